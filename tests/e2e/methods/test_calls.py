@@ -180,8 +180,22 @@ def test_c_methods(target: Target, trace: Trace) -> None:
     target.step("last")
     out, err, code = tracer.finish()
     assert masked(out) == "String#upcase <>\nString#reverse <>\nTiny#last <>\n"
+    assert "2 methods hooked, and all that are written in C" in err
     assert "calls of C methods stay slower" in err
     assert code == 0
+
+
+def test_c_methods_alone(target: Target, trace: Trace) -> None:
+    """The notes no longer tell the user to add the option that is there."""
+    words = ["-m", "String#upcase", "--c-calls", "--yes"]
+    for command in ("calls", "count"):
+        tracer = trace(command, target.pid, *words)
+        target.step("strings")
+        _, err, code = tracer.finish()
+        said = " ".join(err.replace("rbtrace-py:", "").split())
+        assert code == 0
+        assert "all methods written in C hooked and no other" in said
+        assert "--c-calls" not in said
 
 
 def test_what_cannot_be_undone_needs_a_yes(target: Target) -> None:
@@ -545,7 +559,8 @@ def test_a_method_that_is_never_called(target: Target) -> None:
     _, err, code = run(*words, "--slow", "10ms")
     assert "no selected method was called for that long\n" in err
     _, err, code = run("calls", target.pid, "-m", "String#center", "-d", "100ms")
-    assert "what matches is no Ruby code; --c-calls shows it" in err
+    assert "the matching methods have no Ruby code" in err
+    assert "--c-calls shows them" in " ".join(err.split())
     assert "no selected method was called; add --c-calls" in err
     out, err, code = run("trace", target.pid, "method")
     assert "Show every call of a method with `rbtrace-py calls PID`" in err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import rubies
-from commands import run
+from commands import Tracer, run
 from processes import LIB, ROOT, TIMEOUT, Target
 from rbtrace_py.agent import starting
 from rubies import EACH, HERE
@@ -39,6 +41,19 @@ def test_errors_are_those_of_the_command(target: Target) -> None:
     _, err, code = run("rbtrace", "-p", target.pid, "-e", "raise 'no'")
     assert "no (RuntimeError)" in err
     assert code == 1
+
+
+def test_the_command_that_includes_c_methods(
+    start: Start, trace: Callable[..., Tracer]
+) -> None:
+    """The printed command can be run as it is."""
+    target = start("methods/calls.rb")
+    out, err, _ = trace("rbtrace", "-p", target.pid, "-m", "upcase").finish()
+    assert out == ""
+    command = re.search(r"to include them: rbtrace-py (rbtrace .*)", err)[1]
+    tracer = trace(*shlex.split(command), "--yes")
+    target.step("strings")
+    assert tracer.finish()[0].startswith("String#upcase <0.")
 
 
 def test_dumps(target: Target, tmp_path: Path) -> None:

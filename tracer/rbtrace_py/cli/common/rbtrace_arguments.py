@@ -8,6 +8,7 @@ chosen is the first free letter of the long one.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -89,6 +90,9 @@ def translate(words: Sequence[str]) -> Translated:
         verb, rest = "calls", list(_calls(given, notes))
     else:
         verb, rest = found(given, notes)
+    if verb == "calls" and "c-calls" not in given:
+        line = shlex.join(["rbtrace-py", "rbtrace", "--c-calls", *words])
+        notes.append(f"methods written in C are left out; to include them: {line}")
     target = _target(given, verb, is_command)
     rest += [f"--{name}" for name in ("attach", "yes") if name in given]
     return Translated([verb, *target, *rest], command, notes)
@@ -181,8 +185,6 @@ def _calls(given: Given, notes: list[str]) -> Iterator[str]:
         notes.append("--devmode is not needed: reloaded classes are recognized")
     if "c-calls" in given:
         yield "--c-calls"
-    else:
-        notes.append("methods written in C are left out; --c-calls includes them")
     for name in ("gc", "start-time", "no-duration", "append"):
         if name in given:
             yield f"--{name}"

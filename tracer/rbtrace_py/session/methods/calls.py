@@ -367,7 +367,7 @@ class TracedCalls(Closing, ABC, Generic[Told]):
     ) -> Armed:
         seconds = self.options.seconds
         armed = Armed(process, what, before, seconds, self._before_all)
-        self.notes.add(*hook_notes(process.pid, armed))
+        self.notes.add(*hook_notes(process.pid, armed, what.c_calls))
         self._natives.add(armed.native)
         return armed
 

@@ -11,17 +11,30 @@ _WHY = 512
 """Characters of a reason, or of a name, that are shown."""
 
 
-def hook_notes(pid: int, armed: Armed) -> list[str]:
-    """Return lines: which methods are hooked, and why it is all where it is all."""
-    if armed.targets == 0 and armed.native:
-        return [f"process {pid}: what matches is no Ruby code; --c-calls shows it"]
-    if armed.targets == 0:
+def hook_notes(pid: int, armed: Armed, c_calls: bool) -> list[str]:
+    """Return lines that say which methods are hooked, and why all are if all are.
+
+    Args:
+        pid: Number of the process.
+        armed: Its hook.
+        c_calls: True if methods written in C are hooked, too.
+    """
+    if armed.targets == 0 and armed.native and not c_calls:
+        return [
+            f"process {pid}: the matching methods have no Ruby code (they are written"
+            " in C, or made by attr_reader and the like); --c-calls shows them"
+        ]
+    if armed.targets == 0 and not armed.native:
         near = _near(armed)
         meant = f" (did you mean {', '.join(near)}?)" if near else ""
         return [f"process {pid}: no method matches yet{meant}; new ones are looked for"]
     if armed.targets is not None:
         methods = "1 method" if armed.targets == 1 else f"{armed.targets} methods"
-        return [f"process {pid}: {methods} hooked and no other"]
+        if not c_calls:
+            return [f"process {pid}: {methods} hooked and no other"]
+        if armed.targets:
+            return [f"process {pid}: {methods} hooked, and all that are written in C"]
+        return [f"process {pid}: all methods written in C hooked and no other"]
     if armed.why_all:
         why = armed.why_all[:_WHY]
         return [f"process {pid}: all methods are hooked, not the selected alone: {why}"]

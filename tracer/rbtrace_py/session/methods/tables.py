@@ -320,7 +320,7 @@ class _Hook:
         self.process = process
         self.pid = process.pid
         self._armed = Armed(process, what, before_all=before_all)
-        self.notes = hook_notes(process.pid, self._armed)
+        self.notes = hook_notes(process.pid, self._armed, what.c_calls)
         self.native = self._armed.native
         self.is_targeted = self._armed.targets is not None
         self._tables = Tables(self._armed.shared, self._armed.scale)
