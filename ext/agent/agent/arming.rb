@@ -84,7 +84,7 @@ module Tracepoint
       end
 
       def hook_targets(files)
-        { targets: Targets.use(@targets), near: @targets.near, native: @targets.native }
+        { targets: Targets.use(@targets), near: @targets.near, native: @targets.native, left_out: @targets.left_out }
       rescue ThreadError => e
         Native.release
         files.each(&:close)

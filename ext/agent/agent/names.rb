@@ -34,6 +34,11 @@ module Tracepoint
         [module_text(owner), false]
       end
 
+      def method_text(owner, name)
+        text, singleton = owner_text(owner)
+        "#{text}#{singleton ? "." : "#"}#{name}"
+      end
+
       def module_text(found)
         MODULE_NAME.bind_call(found) || refinement_text(found) || OBJECT_ID.bind_call(found)
       end

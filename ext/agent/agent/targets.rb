@@ -59,7 +59,8 @@ module Tracepoint
       end
 
       # near: names like those that nothing has; native: is a selected method none of Ruby's?
-      attr_reader :near, :native
+      # left_out: names of selected methods that Ruby cannot hook one by one
+      attr_reader :near, :native, :left_out
 
       # selectors: as `select` of arm has them
       def initialize(selectors)
@@ -82,11 +83,11 @@ module Tracepoint
         slots = GC.stat(:heap_available_slots)
         refuse("to hook #{count} methods under YJIT, Ruby searches #{slots} objects for each") if
           Facts.jit == "yjit" && count * slots > MOST_SEARCHED
-        block = WITH_BLOCKS ? nil : @found.values.flatten(1).find(&:block?)
-        return unless block
+        blocks, others = @found.values.flatten(1).partition { |found| found.block? && !WITH_BLOCKS }
+        @left_out = blocks.map { |found| Names.method_text(found.owner, found.name) }
+        return if blocks.empty? || others.any?
 
-        refuse("define_method made #{Names.owner_text(block.owner).first}'s #{block.name}, and Ruby #{RUBY_VERSION} " \
-               "takes one TracePoint on such a method")
+        refuse("define_method made #{@left_out.first}, and Ruby #{RUBY_VERSION} takes one TracePoint on such a method")
       end
 
       # @return [Integer] how many there are

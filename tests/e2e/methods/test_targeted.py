@@ -342,10 +342,16 @@ def test_a_stop_does_not_wait_for_the_next_search(each: Running, trace: Trace) -
 
 
 def test_more_than_a_thousand(target: Target, trace: Trace) -> None:
-    """All are hooked then, and that is said."""
+    """All are hooked then, if the user agrees to it."""
     many = "class Many; 1001.times { |n| class_eval %(def run#{n}; end) }; end"
     evaluated(target, many)
-    tracer = trace("count", target.pid, "-m", "Many#", "--json")
+    for command in ("count", "calls"):
+        _, err, code = run(command, target.pid, "-m", "Many#")
+        said = " ".join(err.split())
+        assert "cannot be hooked one by one: they are more than 1000. Hooking" in said
+        assert ("Use --yes to do it anyway" in said, code) == (True, 1)
+    assert not is_hooked(target)
+    tracer = trace("count", target.pid, "-m", "Many#", "--json", "--yes")
     evaluated(target, "1001.times { |n| Many.new.send(%(run#{n})) }")
     out, err, _ = tracer.finish()
     assert json.loads(out)["count"] == 1001
@@ -361,8 +367,33 @@ def test_a_method_that_ruby_refuses(each: Running, trace: Trace) -> None:
 
 
 def test_methods_made_of_blocks(each: Running, trace: Trace) -> None:
-    """With the same instructions; up to Ruby 3.1 all methods are hooked for them."""
-    tracer = trace("calls", each.pid, "-m", "Made#", "--json", "--yes")
+    """With the same instructions; up to Ruby 3.1 they are left out, and named."""
+    is_old = evaluated(each.target, "RUBY_VERSION") < "3.2"
+    tracer = trace("calls", each.pid, "-m", "Made#", "--json")
+    each.target.step("made")
+    out, err, code = tracer.finish()
+    *calls, end = map(json.loads, out.splitlines())
+    names = [call["method"] for call in calls]
+    both = ["Made#step", "Made#run", "Made#step", "Made#walk"]
+    assert names == (both[::2] if is_old else both)
+    assert (code, end["lost"]) == (0, int(is_old))
+    said = " ".join(err.replace("rbtrace-py:", "").split())
+    hooked = "1 method hooked" if is_old else "3 methods hooked"
+    assert f"{hooked} and no other" in said
+    assert ("are left out: Made#run, Made#walk" in said) is is_old
+
+
+def test_methods_made_of_blocks_alone(each: Running, trace: Trace) -> None:
+    """Up to Ruby 3.1 all methods are hooked for them, if the user agrees to it."""
+    is_old = evaluated(each.target, "RUBY_VERSION") < "3.2"
+    words = ("calls", each.pid, "-m", "Made#run", "Made#walk", "Made#none")
+    if is_old:
+        _, err, code = run(*words)
+        said = " ".join(err.split())
+        assert "define_method made Made#run" in said
+        assert ("Use --yes to do it anyway" in said, code) == (True, 1)
+        assert not is_hooked(each.target)
+    tracer = trace(*words, "--json", "--yes")
     foreign = "$foreign = TracePoint.new(:call) { $told += 1 }; $told = 0"
     evaluated(each.target, foreign)
     evaluated(each.target, "$foreign.enable(target: Made.instance_method(:run))")
@@ -372,10 +403,9 @@ def test_methods_made_of_blocks(each: Running, trace: Trace) -> None:
     told = evaluated(each.target, "$foreign.disable; $told")
     *calls, end = map(json.loads, out.splitlines())
     names = [call["method"] for call in calls]
-    assert names == ["Made#step", "Made#run", "Made#step", "Made#walk"]
+    assert names == ["Made#run", "Made#walk"]
     assert (end["lost"], told) == (0, "2")
-    version = evaluated(each.target, "RUBY_VERSION")
-    assert ("define_method made" in err) == (version < "3.2")
+    assert ("define_method made" in err) is is_old
     each.target.step("made")
 
 

@@ -34,18 +34,18 @@ class Asked:
         return self._answer
 
 
-def of_calls(confirm: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
+def of_calls(confirm: Callable[[str], bool], c_calls: bool) -> Callable[..., None]:
     options = CallsOptions(c_calls=c_calls, confirm=confirm)
     return Calls(Targets({}), options)._before_all
 
 
-def of_methods(confirm: Callable[[str], bool], c_calls: bool) -> Callable[[Map], None]:
+def of_methods(confirm: Callable[[str], bool], c_calls: bool) -> Callable[..., None]:
     options = MethodOptions(c_calls=c_calls, confirm=confirm)
     return Methods(Targets({}), "count", ["method"], options)._before_all
 
 
 each = pytest.mark.parametrize("made", [of_calls, of_methods])
-Made = Callable[[Callable[[str], bool], bool], Callable[[Map], None]]
+Made = Callable[[Callable[[str], bool], bool], Callable[..., None]]
 
 
 @each
@@ -66,6 +66,16 @@ def test_only_what_is_new_is_asked(made: Made) -> None:
     for hello in (PLAIN, YJIT, PLAIN, YJIT):
         before(hello)
     assert asked.texts == [C_CALLS_STAY, *what_stays(YJIT)]
+
+
+@each
+def test_all_methods_instead_of_the_selected(made: Made) -> None:
+    """Unless the command starts the program, which is held before it defines them."""
+    asked = Asked(True)
+    before = made(asked, False)
+    before(PLAIN, "they are more than 1000")
+    (text,) = asked.texts
+    assert "one by one: they are more than 1000. Hooking all methods slows" in text
 
 
 @each

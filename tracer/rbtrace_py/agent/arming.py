@@ -58,6 +58,8 @@ _MOST_NEAR = 1000
 """Similar names that are kept, as many as an agent sends."""
 _NEAR_TEXT = 100
 """Characters of a similar name, as it takes long to compare long names."""
+_MOST_LEFT_OUT = 1000
+"""Names of methods that are left out, as many as an agent hooks one by one."""
 _MOST_OVERHEAD = 16
 _THREAD_NAME = 128
 """Characters of a thread's name that are kept."""
@@ -200,8 +202,10 @@ class Armed(Closing):
             methods are hooked together.
         near: Names similar to the selectors if no method matched, safe to show.
         native: True if a selected method is written in C; None if unknown.
-        why_all: The reason why all methods are hooked although some were selected, or
-            empty; safe to show.
+        left_out: Names of selected methods that Ruby cannot hook one by one, safe to
+            show.
+        why_all: The reason why all methods are hooked although some were selected,
+            safe to show, or empty.
         ended: The error that ended the events, NoSuchTarget if the process has ended;
             None until then.
         wall_offset: CLOCK_REALTIME minus ``scale.to_ns``, in ns.
@@ -217,12 +221,13 @@ class Armed(Closing):
         what: What,
         before: Callable[[Map], None] = lambda hello: None,
         seconds: float = ARM_SECONDS,
-        before_all: Callable[[Map], None] = lambda hello: None,
+        before_all: Callable[[Map, str], None] = lambda hello, why: None,
     ) -> None:
         """Both get the agent's hello, and may raise; seconds: that it may take.
 
         before: before anything is done
-        before_all: before all methods are hooked at once, or those written in C
+        before_all: before all methods are hooked at once, or those written in C; gets
+            ``why_all`` as well
         """
         self._process = process
         self._names: list[CalledMethod] = []
@@ -235,6 +240,7 @@ class Armed(Closing):
         self.targets: int | None = None
         self.near: tuple[str, ...] = ()
         self.native: bool | None = None
+        self.left_out: tuple[str, ...] = ()
         self.why_all = ""
         self._agent = Agent(process)
         try:
@@ -250,7 +256,7 @@ class Armed(Closing):
         return "+MN" in (_text(self._agent.hello.get("description")) or "").split()
 
     def _arm(
-        self, what: What, seconds: float, before_all: Callable[[Map], None]
+        self, what: What, seconds: float, before_all: Callable[[Map, str], None]
     ) -> None:
         hello = self._agent.hello
         if what.cpu and self.shares_natives:
@@ -285,6 +291,7 @@ class Armed(Closing):
         self.near = tuple(_texts(reply.get("near"), _MOST_NEAR, _NEAR_TEXT))
         native = reply.get("native")
         self.native = native if isinstance(native, bool) else None
+        self.left_out = tuple(_texts(reply.get("left_out"), _MOST_LEFT_OUT, MAX_TEXT))
         self.overhead = tuple(_texts(reply.get("overhead"), _MOST_OVERHEAD, MAX_TEXT))
         self.held = reply.get("held") is True
         before = time.time_ns()
@@ -303,13 +310,13 @@ class Armed(Closing):
             self.wall_offset = (before + time.time_ns()) // 2 - pair.ns
 
     def _order(
-        self, what: What, seconds: float, before_all: Callable[[Map], None]
+        self, what: What, seconds: float, before_all: Callable[[Map, str], None]
     ) -> Map:
         """Have the methods hooked one by one, or all at once where that cannot be."""
         hello = self._agent.hello
         has_targets = what.names_methods and hello.get("targets") is True
         if what.c_calls or not has_targets:
-            before_all(hello)
+            before_all(hello, "")
         arguments = what.arguments()
         if has_targets:
             try:
@@ -318,7 +325,7 @@ class Armed(Closing):
                 if error.code != "targets":
                     raise
                 self.why_all = error.message[:MAX_TEXT]
-            before_all(hello)
+            before_all(hello, self.why_all)
         return self._agent.call("arm", arguments, seconds)
 
     def close(self) -> None:

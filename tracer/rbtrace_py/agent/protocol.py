@@ -63,6 +63,7 @@ class Bound:
 
 SMALL = Bound(MAX_PAYLOAD, 4096)
 _BOUNDS = {
+    "arm": Bound(1 << 20, 8192),
     "backtraces": Bound(MAX_REPLY, 1 << 18, is_data=True),
     "disarm": Bound(SMALL.size, SMALL.values, is_data=True),
     "eval": Bound(MAX_REPLY, 1 << 18, is_data=True),

@@ -67,10 +67,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
         " 50 ms",
     ),
     "left_out": (
-        "methods that came later are missing of 1 process: it has more than 1,000,"
-        " or define_method made them",
-        "methods that came later are missing of {} processes: they have more than"
-        " 1,000, or define_method made them",
+        "selected methods of 1 process are missing: they are more than 1,000, or"
+        " define_method made them",
+        "selected methods of {} processes are missing: they are more than 1,000, or"
+        " define_method made them",
     ),
     "hung_up": (
         "events of 1 process are missing: its agent hung up or did not answer",

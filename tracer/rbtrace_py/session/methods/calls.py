@@ -383,10 +383,13 @@ class TracedCalls(Closing, ABC, Generic[Told]):
         others = len(self.targets.alive()) - self._joining.given_up
         return min(room // _SHARE // max(others, 1), MOST_MEMORY)
 
-    def _before_all(self, hello: Map) -> None:
+    def _before_all(self, hello: Map, why_all: str = "") -> None:
         """Ask about what cannot be undone, before it is done; raises NotConfirmed."""
         if self.options.methods or self.options.c_calls:
-            self._confirmation.ask(what_stays(hello, self.options.c_calls))
+            # A program that we start is held before it defines its methods.
+            why_all = "" if self.targets.command else why_all
+            texts = what_stays(hello, self.options.c_calls, why_all)
+            self._confirmation.ask(texts)
 
     def _wait(self, seconds: float) -> None:
         waiting = [traced.armed for traced in self._traced.values()]

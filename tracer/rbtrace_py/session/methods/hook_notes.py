@@ -3,42 +3,62 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rbtrace_py.agent.arming import Armed
 
-_WHY = 512
-"""Characters of a reason, or of a name, that are shown."""
+_NAME = 512
+"""Characters of a name that are shown."""
+_MOST_NAMES = 3
 
 
 def hook_notes(pid: int, armed: Armed, c_calls: bool) -> list[str]:
-    """Return lines that say which methods are hooked, and why all are if all are.
+    """Return lines that say which methods are hooked, which are not, and why.
 
     Args:
         pid: Number of the process.
         armed: Its hook.
         c_calls: True if methods written in C are hooked, too.
     """
-    if armed.targets == 0 and armed.native and not c_calls:
-        return [
-            f"process {pid}: the matching methods have no Ruby code (they are written"
-            " in C, or made by attr_reader and the like); --c-calls shows them"
-        ]
-    if armed.targets == 0 and not armed.native:
+    return [f"process {pid}: {text}" for text in _notes(armed, c_calls)]
+
+
+def _notes(armed: Armed, c_calls: bool) -> Iterator[str]:
+    if armed.why_all:
+        yield f"all methods are hooked, not the selected alone: {armed.why_all}"
+    if armed.targets is not None:
+        yield _hooked(armed, armed.targets, c_calls)
+    if armed.left_out:
+        yield (
+            "before Ruby 3.2, methods made by define_method cannot be hooked one by"
+            f" one, and are left out: {_some(sorted(armed.left_out))}"
+        )
+
+
+def _hooked(armed: Armed, targets: int, c_calls: bool) -> str:
+    """Return how many methods are hooked, or why there are 0."""
+    if not targets and armed.native and not c_calls:
+        return (
+            "the matching methods have no Ruby code (they are written in C, or made by"
+            " attr_reader and the like); --c-calls shows them"
+        )
+    if not targets and not armed.native:
         near = _near(armed)
         meant = f" (did you mean {', '.join(near)}?)" if near else ""
-        return [f"process {pid}: no method matches yet{meant}; new ones are looked for"]
-    if armed.targets is not None:
-        methods = "1 method" if armed.targets == 1 else f"{armed.targets} methods"
-        if not c_calls:
-            return [f"process {pid}: {methods} hooked and no other"]
-        if armed.targets:
-            return [f"process {pid}: {methods} hooked, and all that are written in C"]
-        return [f"process {pid}: all methods written in C hooked and no other"]
-    if armed.why_all:
-        why = armed.why_all[:_WHY]
-        return [f"process {pid}: all methods are hooked, not the selected alone: {why}"]
-    return []
+        return f"no method matches yet{meant}; new ones are looked for"
+    methods = "1 method" if targets == 1 else f"{targets} methods"
+    if not c_calls:
+        return f"{methods} hooked and no other"
+    if targets:
+        return f"{methods} hooked, and all that are written in C"
+    return "all methods written in C hooked and no other"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    text = ", ".join(names[:_MOST_NAMES])
+    return f"{text} and {more:,} more" if more > 0 else text
 
 
 def c_calls_hint(natives: Iterable[bool | None]) -> str:
@@ -61,7 +81,7 @@ def _near(armed: Armed) -> list[str]:
     )
     found = (_close(*word, armed.near) for word in words)
     unique = dict.fromkeys(name for near in found for name in near)
-    return [name[:_WHY] for name in unique][:3]
+    return [name[:_NAME] for name in unique][:3]
 
 
 def _close(owner: str, name: str, near: Sequence[str]) -> list[str]:

@@ -185,10 +185,13 @@ class Methods(CountingSession):
         wants = self.options.wait or self.targets.command is not None
         return wants and (limit is None or waited < limit)
 
-    def _before_all(self, hello: Map) -> None:
+    def _before_all(self, hello: Map, why_all: str = "") -> None:
         """Ask before what is irreversible; raises NotConfirmed."""
         if "method" in self.words:
-            self._confirmation.ask(what_stays(hello, self.options.c_calls))
+            # A program that we start is held before it defines its methods.
+            why_all = "" if self.targets.command else why_all
+            texts = what_stays(hello, self.options.c_calls, why_all)
+            self._confirmation.ask(texts)
 
     def _what(self, offsets: dict[str, int] | None) -> What:
         return What(
@@ -315,7 +318,7 @@ class _Hook:
     """One process's; ``has_hung_up``: its agent does, and the process goes on."""
 
     def __init__(
-        self, process: Process, what: What, before_all: Callable[[Map], None]
+        self, process: Process, what: What, before_all: Callable[[Map, str], None]
     ) -> None:
         self.process = process
         self.pid = process.pid

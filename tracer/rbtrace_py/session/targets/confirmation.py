@@ -15,15 +15,26 @@ C_CALLS_STAY = (
     " tracing ends: loops of tiny methods take twice as long, a web application's"
     " requests a few percent"
 )
+_ALL_HOOKED = (
+    "The selected methods cannot be hooked one by one: {}. Hooking all methods slows"
+    " down every call in the process while it is traced"
+)
 _COMPILED_GOES = (
     "Tracing calls discards the code that {} has compiled in the process, which"
     " stays slower afterwards"
 )
 
 
-def what_stays(hello: Map, c_calls: bool = False) -> list[str]:
-    """Return what tracing methods leaves in a process, by its agent's hello."""
-    texts = [C_CALLS_STAY] if c_calls else []
+def what_stays(hello: Map, c_calls: bool = False, why_all: str = "") -> list[str]:
+    """Return the side effects of tracing methods in a process.
+
+    Args:
+        hello: The agent's hello.
+        c_calls: True if methods written in C are traced, too.
+        why_all: The reason why all methods are hooked although some were selected.
+    """
+    texts = [_ALL_HOOKED.format(why_all)] if why_all else []
+    texts += [C_CALLS_STAY] if c_calls else []
     jit = hello.get("jit")
     if isinstance(jit, str):
         texts.append(_COMPILED_GOES.format(jit[:_JIT_NAME].upper()))
