@@ -592,6 +592,39 @@ def test_one_that_holds_on_to_rubys_lock(target: Target) -> None:
     assert target.step("threads") == "1"
 
 
+def helpers_of(pid: int) -> Iterator[tuple[int, Path]]:
+    """Yield children that keep files, and their folders, once these are complete."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    for child in map(Path, (f"/proc/{number}" for number in children.split())):
+        with contextlib.suppress(OSError):
+            # It waits in read(2) for its end.
+            if child.joinpath("syscall").read_text().startswith("0 "):
+                opened = [file.readlink() for file in child.joinpath("fd").iterdir()]
+                for path in opened:
+                    if path.name.startswith(".rbtrace-"):
+                        yield int(child.name), path
+
+
+def test_its_helper_is_killed(target: Target) -> None:
+    """Its files stay, and the exit code is 1. A later attach removes them."""
+    hold(target)
+    command = [sys.executable, "-c", MAIN, "attach", str(target.pid)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
+    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+    found: list[tuple[int, Path]] = []
+    assert comes_true(lambda: found.extend(helpers_of(tracer.pid)) or found)
+    helper, folder = found[0]
+    os.kill(helper, signal.SIGKILL)
+    assert target.step() == "0"
+    _, err = tracer.communicate(timeout=TIMEOUT)
+    said = f"the helper that removes {folder} from the root of process {target.pid} was"
+    assert (said in " ".join(err.split()), tracer.returncode) == (True, 1), err
+    assert (folder / "agent_hook.so").exists()
+    assert run("detach", target.pid)[2] == 0
+    assert run("attach", target.pid)[2] == 0
+    assert not folder.exists()
+
+
 def test_interrupted(target: Target) -> None:
     hold(target)
     command = [sys.executable, "-c", MAIN, "attach", str(target.pid)]

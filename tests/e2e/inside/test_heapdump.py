@@ -138,17 +138,6 @@ def test_several(start: Start, tmp_path: Path) -> None:
     assert code == 2
 
 
-@pytest.fixture
-def small_disk(root: None, tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)]
-    subprocess.run(["mount", *options], check=True)
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
-
-
 @pytest.mark.parametrize("name", ["heap.json", "heap.json.gz"])
 def test_a_full_disk(name: str, target: Target, small_disk: Path) -> None:
     path = small_disk / name

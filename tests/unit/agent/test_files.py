@@ -16,7 +16,7 @@ from injecting import Bell, bell, injected
 
 import rubies
 from processes import TIMEOUT, Target, comes_true
-from rbtrace_py.agent.files import NoPlace, placed
+from rbtrace_py.agent.files import NoPlace, NotRemoved, placed
 from rbtrace_py.agent.inject import inject
 from rbtrace_py.errors import NoSuchTarget, NotPermitted
 from rbtrace_py.linux.process import Process
@@ -314,6 +314,58 @@ def test_removed_also_when_we_are_killed(a_root: Path) -> None:
         assert done.returncode == -signal.SIGKILL
         assert done.stdout.startswith("/tmp/.rbtrace-")
         assert comes_true(lambda: everything(a_root) == {"tmp"})
+
+
+def kill_helper(before: set[int]) -> None:
+    (helper,) = children() - before
+    os.kill(helper, signal.SIGKILL)
+
+
+def test_the_helper_is_killed(a_root: Path) -> None:
+    """Its files stay, and an error says so. The next helper there removes them."""
+    with in_root(a_root) as process:
+        before = children()
+        with (
+            pytest.raises(NotRemoved, match="was killed") as caught,
+            placed(process, {"a": b"1"}) as (path, _),
+        ):
+            kill_helper(before)
+        assert path in str(caught.value)
+        left = {"tmp", path[1:], f"{path[1:]}/a"}
+        assert everything(a_root) == left
+        (a_root / path[1:] / "begun").symlink_to("/etc")
+        with placed(process, {"b": b"1"}) as (new, _):
+            assert everything(a_root) == {"tmp", new[1:], f"{new[1:]}/b"}
+        assert everything(a_root) == {"tmp"}
+
+
+def test_an_error_of_the_block_goes_before_that_of_the_helper(a_root: Path) -> None:
+    with in_root(a_root) as process:
+        before = children()
+        with pytest.raises(KeyError), placed(process, {"a": b"1"}):
+            raise KeyError(kill_helper(before))
+
+
+def test_directories_that_are_not_stale(a_root: Path) -> None:
+    """A directory of another user, a link, or of another name is left alone."""
+    tmp = a_root / "tmp"
+    foreign = tmp / f".rbtrace-{0:016x}"
+    foreign.mkdir(0o777)
+    (foreign / "file").touch()
+    (tmp / f".rbtrace-{1:016x}").symlink_to("/tmp/mine")
+    (tmp / f".rbtrace-{2:016x}").touch()
+    os.mkfifo(tmp / f".rbtrace-{3:016x}")
+    for name in ("mine", f".rbtrace-{4:016x}0", f"rbtrace-{5:016x}"):
+        (tmp / name).mkdir()
+        (tmp / name / "file").touch()
+    for path in tmp.iterdir():
+        if path != foreign:
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    before = everything(a_root)
+    with in_root(a_root) as process:
+        with placed(process, {"a": b"1"}) as (path, _):
+            assert everything(a_root) == {*before, path[1:], f"{path[1:]}/a"}
+        assert everything(a_root) == before
 
 
 def test_anothers_target_without_root(a_root: Path) -> None:

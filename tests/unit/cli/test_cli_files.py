@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from processes import ROOT
+from rbtrace_py.cli.common.atomic_file import atomic_file
 from rbtrace_py.cli.common.writable import check_writable
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.file_formats import format_of_file
@@ -113,6 +118,59 @@ def test_trying_changes_nothing(tmp_path: Path) -> None:
     assert there.read_text() == "kept"
     with pytest.raises(RbtraceError, match="is a directory; name a file"):
         check_writable(str(tmp_path))
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from rbtrace_py.cli.common.atomic_file import atomic_file
+with atomic_file(sys.argv[2]) as write:
+    write(b"secret")
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a writer of a file, which ends when its input does."""
+    command = [sys.executable, "-c", WRITER, str(ROOT / "tracer"), str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as writer:
+        assert writer.stdout
+        assert writer.stdout.readline() == "ready\n"
+        yield writer
+
+
+def test_parts_of_writers_that_were_killed(tmp_path: Path) -> None:
+    """The next writer in the folder removes them, but no other file."""
+    others = {".a.part": "", ".a.rbtrace-part.": "", "b.rbtrace-part": ""}
+    for name, text in others.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / ".link.rbtrace-part").symlink_to("b.rbtrace-part")
+    os.mkfifo(tmp_path / ".fifo.rbtrace-part")
+    before = set(os.listdir(tmp_path))
+    with writing(tmp_path / "running"):
+        with writing(tmp_path / "killed") as killed:
+            killed.kill()
+        left = set(os.listdir(tmp_path)) - before
+        assert {name.split(".")[1] for name in left} == {"running", "killed"}
+        with atomic_file(str(tmp_path / "new")) as write:
+            write(b"new")
+        left = set(os.listdir(tmp_path)) - before - {"new"}
+        assert {name.split(".")[1] for name in left} == {"running"}
+    assert set(os.listdir(tmp_path)) == {*before, "new", "running"}
+    assert (tmp_path / "running").read_text() == "secret"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_a_part_of_another_user(tmp_path: Path) -> None:
+    part = tmp_path / ".theirs.rbtrace-part"
+    part.touch()
+    os.chown(part, 65534, 65534)
+    with atomic_file(str(tmp_path / "new")) as write:
+        write(b"new")
+    assert part.exists()
 
 
 def test_a_pipe_stays_open(tmp_path: Path) -> None:

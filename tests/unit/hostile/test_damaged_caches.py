@@ -1,15 +1,18 @@
-"""Damaged cache entries: each cache rebuilds them, and repairs its file."""
+"""Caches: each rebuilds a damaged entry, and repairs its file; how to clear them."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from processes import ROOT, TIMEOUT
 from rbtrace_py.agent.hook import hook
 from rbtrace_py.agent.starting import options
 from rbtrace_py.bpf.compiler import compile_program
@@ -132,3 +135,40 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
     (place / "mane").write_bytes(whole)
     assert cache.read(tmp_path / "other", "name") is None
     assert cache.read(place, "mane") is None
+
+
+CLEARED = """
+set -eu
+for folder in /var/cache /root; do mount -t tmpfs none $folder; done
+export HOME=/root
+{compute}
+test -n "$(ls /var/cache/rbtrace-py/programs)" -a -n "$(ls ~/.cache/rbtrace-py/agent)"
+sudo() {{ "$@"; }}
+{page}
+ls -A /var/cache ~/.cache
+"""
+COMPUTE = """
+from rbtrace_py.agent.hook import hook
+from rbtrace_py.bpf.compiler import compile_program
+hook()
+compile_program("tracked_pids.c", {})
+"""
+
+
+@pytest.mark.usefixtures("root")
+def test_the_commands_that_clear_the_caches() -> None:
+    """docs/install.md has them, as pip keeps the caches."""
+    page = (ROOT / "docs/install.md").read_text("utf-8")
+    (commands,) = re.findall(r"^```\n((?:.*rm -rf.*\n)+)```$", page, re.M)
+    compute = shlex.join([sys.executable, "-c", COMPUTE])
+    script = CLEARED.format(compute=compute, page=commands)
+    unset = ("XDG_CACHE_HOME", "RBTRACE_CACHE_DIR")
+    env = {name: value for name, value in os.environ.items() if name not in unset}
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script],
+        env={**env, "PYTHONPATH": str(ROOT / "tracer")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert (done.returncode, done.stdout) == (0, "/root/.cache:\n\n/var/cache:\n"), done

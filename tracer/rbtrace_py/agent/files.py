@@ -23,20 +23,27 @@ class NoPlace(RbtraceError):
     """Nowhere in the target's root can files be put."""
 
 
+class NotRemoved(RbtraceError):
+    """Files are left in the target's root. The next ``placed`` there removes them."""
+
+
 @contextmanager
 def placed(
     process: Process, files: Files, sockets: Sequence[str] = ()
 ) -> Iterator[tuple[str, str]]:
     """Make a new directory with ``files`` (contents by name) for ``process``.
 
-    A file without contents (None) is not made, but removed if the process makes it.
+    The directory (0700) and its files (0600) belong to the user of the process. They
+    are removed when the block ends, or when this process ends, even by SIGKILL. A file
+    whose contents are None is not made, but removed if the process makes it.
 
-    Gives its path as the process sees it; the directory, 0700, and the files, 0600,
-    belong to its user. They are removed when the block ends or we do, even by SIGKILL.
-    And the first of ``sockets`` for which there is a directory now, 0700 and its
-    user's; "" where there is none. That directory stays.
+    Yields:
+        The directory's path as the process sees it, and the first of ``sockets`` whose
+        directory exists now (0700, the same user), or "". That directory stays.
 
-    Raises NoPlace, NotPermitted, NoSuchTarget.
+    Raises:
+        NoPlace, NotPermitted, NoSuchTarget: The files cannot be made.
+        NotRemoved: The files are still there after the block.
     """
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
@@ -54,11 +61,18 @@ def placed(
     finally:
         os.close(root)
     try:
-        yield _read_answer(process, answer)
+        path, socket = _read_answer(process, answer)
+        yield path, socket
     finally:
         os.close(answer)
         os.close(hold)
-        _collect(child)
+        has_removed = _collect(child)
+    if not has_removed:
+        raise NotRemoved(
+            f"the helper that removes {path} from the root of process {process.pid}"
+            " was killed",
+            f"Run rbtrace-py detach {process.pid} and attach again, which removes it",
+        )
 
 
 def _owner(process: Process) -> Owner:
@@ -112,15 +126,21 @@ def _read_answer(process: Process, answer: int) -> tuple[str, str]:
     return str(said["path"]), str(said["socket"])
 
 
-def _collect(child: int) -> None:
-    """It removes what it made, and ends; one that hangs is killed."""
+def _collect(child: int) -> bool:
+    """Wait for the keeper, and kill it if it hangs; return whether it ended by itself.
+
+    It removes the files before it ends.
+    """
     deadline = time.monotonic() + _REMOVE_SECONDS
     pause = 0.0002
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return not os.WIFSIGNALED(status)
         if time.monotonic() > deadline:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return
+            return False
         time.sleep(pause)
         pause = min(2 * pause, 0.01)

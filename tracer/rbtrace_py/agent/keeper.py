@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
+import re
 import secrets
 import signal
 import stat
 import struct
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import NoReturn
 
 from rbtrace_py.linux.paths_in_root import open_directory_in_root
@@ -29,6 +32,9 @@ Files = Mapping[str, bytes | None]
 """Contents by name; None: the process may make such a file."""
 
 _MOST_TRIES = 10
+_STALE = re.compile(r"\.rbtrace-[0-9a-f]{16}", re.ASCII)
+_MOST_NAMES = 4096
+_MOST_FILES = 16
 _CAPABILITY_VERSION_3 = 0x20080522
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -119,14 +125,18 @@ def _hide() -> None:
 
 
 class _Directory:
-    """A new directory with the files in it, gone when the block ends."""
+    """A new directory with the files in it, gone when the block ends.
+
+    It is locked (flock) for so long. The lock of a keeper that was killed is free: the
+    next keeper removes the directory.
+    """
 
     def __init__(self, root: int, owner: Owner, files: Files) -> None:
         self._root = root
         self._owner = owner
         self._files = files
         self._made: list[str] = []
-        self._name = f".rbtrace-{secrets.token_hex(8)}"
+        self._name = ""
         self._place = self._fd = -1
         self.path = ""
 
@@ -146,9 +156,16 @@ class _Directory:
     def _make_in(self, place: str) -> None:
         self._place = open_directory_in_root(self._root, place)
         _check_place(self._root, self._place, self._owner.uid)
-        os.mkdir(self._name, 0o700, dir_fd=self._place)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(self._name, flags, dir_fd=self._place)
+        _remove_stale(self._place)
+        while self._fd < 0:
+            self._name = f".rbtrace-{secrets.token_hex(8)}"
+            os.mkdir(self._name, 0o700, dir_fd=self._place)
+            self._fd = _open_folder(self._name, self._place)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            if not os.fstat(self._fd).st_nlink:
+                # Another keeper has removed it, as it was not locked yet.
+                os.close(self._fd)
+                self._fd = -1
         for name, data in self._files.items():
             self._write(name, data)
 
@@ -192,6 +209,39 @@ class _Directory:
         self._remove()
 
 
+def _remove_stale(place: int) -> None:
+    """Remove directories that killed keepers of this user left in ``place``."""
+    for name in filter(_STALE.fullmatch, _names(place, _MOST_NAMES)):
+        with suppress(OSError), _opened(name, place) as folder:
+            if os.fstat(folder).st_uid == os.geteuid():
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for file in _names(folder, _MOST_FILES):
+                    os.unlink(file, dir_fd=folder)
+                os.rmdir(name, dir_fd=place)
+
+
+def _names(folder: int, most: int) -> list[str]:
+    """Return the first names in a directory; none if it cannot be read."""
+    with suppress(OSError), _opened(".", folder) as fd, os.scandir(fd) as entries:
+        return [entry.name for entry in islice(entries, most)]
+    return []
+
+
+@contextmanager
+def _opened(name: str, place: int) -> Iterator[int]:
+    folder = _open_folder(name, place)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _open_folder(name: str, place: int) -> int:
+    """Open a directory in ``place``, which may not be a link; raises OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(name, flags, dir_fd=place)
+
+
 def _prepare_socket(root: int, uid: int, sockets: Sequence[str]) -> str:
     """The first path whose directory is the user's alone, made if need be; "" if none.
 
@@ -216,8 +266,7 @@ def _private_directory(root: int, path: str, uid: int) -> int:
         _check_owner(root, place, uid)
         with suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=place)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        folder = os.open(name, flags, dir_fd=place)
+        folder = _open_folder(name, place)
     finally:
         os.close(place)
     status = os.fstat(folder)

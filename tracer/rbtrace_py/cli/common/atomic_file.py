@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 import stat
 import sys
@@ -15,15 +17,18 @@ from rbtrace_py.cli.common.output import cannot_write
 from rbtrace_py.errors import UsageError
 
 Write = Callable[[bytes], None]
+_PART = ".rbtrace-part"
+"""Extension of files that are not complete yet."""
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 @contextmanager
 def atomic_file(path: str) -> Iterator[Write]:
-    """Writes to ``path``; on an error nothing of it is left, and what was there is.
+    """Write to ``path``; after an error the file is as it was before.
 
-    ``-`` is standard output, and devices and pipes are written to as they are. What
-    ends in ``.gz`` is compressed. A new file is its owner's alone. Raises
+    ``-`` is standard output. Devices and pipes are written directly. A path that ends
+    in ``.gz`` is compressed. Only the owner can read a new file. A writer that is
+    killed leaves a part, which the next writer in that folder removes. Raises
     RbtraceError, which names the file, if it cannot be written.
     """
     try:
@@ -58,24 +63,50 @@ def _is_special(path: str) -> bool:
 
 
 def _replaced(path: str) -> Iterator[Write]:
-    """A file beside it, which takes its place at the end."""
+    """Write a part beside the file, which takes its place at the end."""
     path = os.path.realpath(path)
+    folder, name = os.path.split(path)
+    _remove_stale(folder)
     try:
-        fd, part = tempfile.mkstemp(".part", f".{os.path.basename(path)[:200]}.",
-                                    os.path.dirname(path))  # fmt: skip
+        fd, part = _new_part(folder, name)
     except OSError as error:
         raise _Unwritten(error) from error
     try:
         with _closed(os.fdopen(fd, "wb")) as file:
             yield from _compressed(file, path)
-        try:
-            os.replace(part, path)
-        except OSError as error:
-            raise _Unwritten(error) from error
+            try:
+                os.replace(part, path)
+            except OSError as error:
+                raise _Unwritten(error) from error
     except BaseException:
         with suppress(OSError):
             os.unlink(part)
         raise
+
+
+def _new_part(folder: str, name: str) -> tuple[int, str]:
+    """Return the descriptor and the path of a new part, locked if that is possible."""
+    while True:
+        fd, part = tempfile.mkstemp(_PART, f".{name[:200]}.", folder)
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return fd, part
+        os.close(fd)  # another writer has removed it, as it was not locked yet
+
+
+def _remove_stale(folder: str) -> None:
+    """Remove parts of writers that were killed, whose locks are free."""
+    for part in glob.glob(os.path.join(glob.escape(folder), f".*{_PART}")):
+        with suppress(OSError), open(part, "rb", opener=_open_no_link) as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(part)
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _opened(path: str) -> BinaryIO:
