@@ -84,7 +84,8 @@ module Tracepoint
       end
 
       def hook_targets(files)
-        { targets: Targets.use(@targets), near: @targets.near, native: @targets.native, left_out: @targets.left_out }
+        { targets: Targets.use(@targets), near: @targets.near, native: @targets.native, left_out: @targets.left_out,
+          unmatched: @targets.unmatched, without_code: @targets.without_code }
       rescue ThreadError => e
         Native.release
         files.each(&:close)

@@ -39,14 +39,16 @@ module Tracepoint
       MOST_NEAR = 1000
       MARKS = { "instance" => "#", "singleton" => "." }.freeze
 
-      # Was a method selected that has no instructions: one in C, or attr_reader's?
-      attr_reader :native
+      # The selectors that match a method with instructions, and those that match another
+      # one: in C, or attr_reader's. The keys of hashes.
+      attr_reader :matched, :without_code
 
       # slices: limit the time between two methods
       def initialize(selectors, slices)
         @selectors = selectors
         @slices = slices
-        @native = false
+        @matched = {}.compare_by_identity
+        @without_code = {}.compare_by_identity
       end
 
       # Those of selectors that name a class, each once.
@@ -71,8 +73,9 @@ module Tracepoint
       # What a selector of a class may have been meant for: other methods of that class, or
       # the same of classes beside one that is not there.
       def near
-        @selectors.select(&:owner).flat_map { |each| lookup(each.owner) ? beside(each) : elsewhere(each) }
-                  .uniq.first(MOST_NEAR)
+        of_classes = @selectors.select(&:owner)
+        most = MOST_NEAR / [of_classes.size, 1].max
+        of_classes.flat_map { |each| (lookup(each.owner) ? beside(each) : elsewhere(each)).first(most) }.uniq
       rescue EncodingError # of names that do not go together
         []
       end
@@ -182,10 +185,12 @@ module Tracepoint
           @slices.pass
           method = own(found, name) or next
           original = ORIGINAL.bind_call(method)
-          next unless selectors.any? { |selector| selector.name.nil? || selector.name == original }
+          here = selectors.select { |selector| selector.name.nil? || selector.name == original }
+          next if here.empty?
 
           iseq = ISEQ_OF.call(method)
-          iseq ? yield(Found.new(method, found, name, iseq)) : @native = true
+          here.each { |selector| (iseq ? @matched : @without_code)[selector] = true }
+          yield(Found.new(method, found, name, iseq)) if iseq
         end
       end
 

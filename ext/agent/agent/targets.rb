@@ -58,9 +58,9 @@ module Tracepoint
         end
       end
 
-      # near: names like those that nothing has; native: is a selected method none of Ruby's?
+      # near: names similar to those that no method has
       # left_out: names of selected methods that Ruby cannot hook one by one
-      attr_reader :near, :native, :left_out
+      attr_reader :near, :left_out
 
       # selectors: as `select` of arm has them
       def initialize(selectors)
@@ -70,7 +70,23 @@ module Tracepoint
         @blocks = {}.compare_by_identity # by class, and there by instructions and name
         @ending = [] # switched off as soon as that can be
         @is_over = false
-        @native = false
+        @matched = {}.compare_by_identity # selectors, as Search has them
+        @without_code = {}.compare_by_identity
+      end
+
+      # Return the numbers of the selectors that match only methods without instructions.
+      def without_code
+        @selectors.each_index.select { |number| @without_code[@selectors[number]] && !@matched[@selectors[number]] }
+      end
+
+      # Return the numbers of the selectors that match no method.
+      def unmatched
+        @selectors.each_index.reject { |number| @without_code[@selectors[number]] || @matched[@selectors[number]] }
+      end
+
+      # Return whether any selector matches a method without instructions.
+      def native
+        @without_code.any?
       end
 
       # @raise [Refusal] if these methods have to be hooked all at once
@@ -94,7 +110,7 @@ module Tracepoint
       # @raise [ThreadError] if nobody can look for those that come later
       def enable
         @found.each { |by, list| take_in(list, by, @slices) }
-        @near = @all.empty? ? Search.new(@selectors, @slices).near : []
+        @near = Search.new(@selectors.values_at(*unmatched), @slices).near
         @found = @slices = nil
         watch
         @all.size
@@ -198,7 +214,8 @@ module Tracepoint
             by_iseq[found.iseq] ||= found
           end
         end
-        @native ||= search.native
+        @matched.update(search.matched)
+        @without_code.update(search.without_code)
         by_iseq.values + blocks.values.flat_map(&:values)
       end
 

@@ -548,7 +548,7 @@ def test_a_method_that_is_written_wrong(word: str, meant: str, target: Target) -
         _, err, code = run(name, target.pid, *more, "-m", word, "-d", "100ms")
         said = " ".join(err.split())
         assert code == 0
-        assert f"no method matches yet{meant}; new ones are looked for" in said
+        assert f"no method matches {word} yet{meant}; new ones are looked for" in said
         assert "--c-calls" not in said
 
 
@@ -559,7 +559,7 @@ def test_a_method_that_is_never_called(target: Target) -> None:
     _, err, code = run(*words, "--slow", "10ms")
     assert "no selected method was called for that long\n" in err
     _, err, code = run("calls", target.pid, "-m", "String#center", "-d", "100ms")
-    assert "the matching methods have no Ruby code" in err
+    assert "String#center: the matching methods have no Ruby code" in err
     assert "--c-calls shows them" in " ".join(err.split())
     assert "no selected method was called; add --c-calls" in err
     out, err, code = run("trace", target.pid, "method")

@@ -358,6 +358,27 @@ def test_more_than_a_thousand(target: Target, trace: Trace) -> None:
     assert "not the selected alone: they are more than 1000" in " ".join(err.split())
 
 
+def test_selectors_that_match_nothing(each: Running, trace: Trace) -> None:
+    """Others match; the class of one is not there, and one is written in C."""
+    words = ["Shop#hidden", "Shop#totl", "Shp#total", "Nowhere#run", "String#center"]
+    for command in ("calls", "count"):
+        selectors = [part for word in [*words, "audit"] for part in ("-m", word)]
+        tracer = trace(command, each.pid, *selectors)
+        _, err, code = tracer.finish()
+        said = " ".join(err.replace("rbtrace-py:", "").split())
+        assert code == 0
+        assert re.search(r"process \d+: 2 methods hooked and no other", said)
+        assert "String#center: the matching methods have no Ruby code" in said
+        missing = "Shop#totl, Shp#total, Nowhere#run yet (did you mean Shop#total"
+        assert f"no method matches {missing}" in said
+    _, err, _ = run("calls", each.pid, "-m", *words[1:], "none", "-d", "10ms")
+    said = " ".join(err.split())
+    assert "no method matches Shop#totl, Shp#total, Nowhere#run and 1 more yet" in said
+    tracer = trace("calls", each.pid, "-m", *words[:2], "--c-calls", "--yes")
+    said = " ".join(tracer.finish()[1].split())
+    assert "no method matches Shop#totl yet (did you mean Shop#total" in said
+
+
 def test_a_method_that_ruby_refuses(each: Running, trace: Trace) -> None:
     """Ruby 2.7 refuses what Struct defines; targets fire afterwards as before."""
     assert trace("count", each.pid, "-m", "Point#").finish()[2] == 0

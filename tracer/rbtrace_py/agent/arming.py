@@ -106,6 +106,12 @@ class Selector:
     name: str | None = None
     expressions: tuple[str, ...] = ()
 
+    @property
+    def word(self) -> str:
+        """The selector as a user writes it, without expressions."""
+        mark = {"instance": "#", "singleton": "."}.get(self.kind or "", "")
+        return f"{self.owner or ''}{mark}{self.name or ''}"
+
     def arguments(self) -> Map:
         """Return the agent's arguments; an old one may not know ``expressions``."""
         found: Map = {"owner": self.owner, "kind": self.kind, "name": self.name}
@@ -200,7 +206,10 @@ class Armed(Closing):
         held: True if the program waited for the hook before it did anything.
         targets: Number of methods that were hooked one by one at first; None if all
             methods are hooked together.
-        near: Names similar to the selectors if no method matched, safe to show.
+        unmatched: Selectors that matched no method at first.
+        near: Names similar to these selectors; safe to show.
+        without_code: Selectors that matched only methods without Ruby code at first, as
+            those written in C.
         native: True if a selected method is written in C; None if unknown.
         left_out: Names of selected methods that Ruby cannot hook one by one, safe to
             show.
@@ -238,7 +247,9 @@ class Armed(Closing):
         self.ended: RbtraceError | None = None
         self.shared: Any = None
         self.targets: int | None = None
+        self.unmatched: tuple[Selector, ...] = ()
         self.near: tuple[str, ...] = ()
+        self.without_code: tuple[Selector, ...] = ()
         self.native: bool | None = None
         self.left_out: tuple[str, ...] = ()
         self.why_all = ""
@@ -291,6 +302,7 @@ class Armed(Closing):
         self.near = tuple(_texts(reply.get("near"), _MOST_NEAR, _NEAR_TEXT))
         native = reply.get("native")
         self.native = native if isinstance(native, bool) else None
+        self._take_matches(reply)
         self.left_out = tuple(_texts(reply.get("left_out"), _MOST_LEFT_OUT, MAX_TEXT))
         self.overhead = tuple(_texts(reply.get("overhead"), _MOST_OVERHEAD, MAX_TEXT))
         self.held = reply.get("held") is True
@@ -308,6 +320,21 @@ class Armed(Closing):
             self.wall_offset = time.time_ns() - time.monotonic_ns()
         else:
             self.wall_offset = (before + time.time_ns()) // 2 - pair.ns
+
+    def _take_matches(self, reply: Map) -> None:
+        """Take in which selectors matched; an old agent tells of all together."""
+        if "unmatched" in reply:
+            self.unmatched = self._selectors(reply["unmatched"])
+            self.without_code = self._selectors(reply.get("without_code"))
+        elif self.targets == 0 and self.native:
+            self.without_code = self.select
+        elif self.targets == 0:
+            self.unmatched = self.select
+
+    def _selectors(self, numbers: Any) -> tuple[Selector, ...]:
+        items = numbers if isinstance(numbers, list) else []
+        found = {number for number in items if isinstance(number, int)}
+        return tuple(one for number, one in enumerate(self.select) if number in found)
 
     def _order(
         self, what: What, seconds: float, before_all: Callable[[Map, str], None]

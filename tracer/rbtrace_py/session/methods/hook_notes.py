@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 
-from rbtrace_py.agent.arming import Armed
+from rbtrace_py.agent.arming import Armed, Selector
 
 _NAME = 512
 """Characters of a name that are shown."""
@@ -26,8 +26,19 @@ def hook_notes(pid: int, armed: Armed, c_calls: bool) -> list[str]:
 def _notes(armed: Armed, c_calls: bool) -> Iterator[str]:
     if armed.why_all:
         yield f"all methods are hooked, not the selected alone: {armed.why_all}"
-    if armed.targets is not None:
-        yield _hooked(armed, armed.targets, c_calls)
+    if armed.targets or (c_calls and armed.targets is not None):
+        yield _hooked(armed.targets, c_calls)
+    if armed.without_code and not c_calls:
+        yield (
+            f"{_some(_words(armed.without_code))}: the matching methods have no Ruby"
+            " code (they are written in C, or made by attr_reader and the like);"
+            " --c-calls shows them"
+        )
+    if armed.unmatched:
+        near = _near(armed)
+        meant = f" (did you mean {', '.join(near)}?)" if near else ""
+        words = _some(_words(armed.unmatched))
+        yield f"no method matches {words} yet{meant}; new ones are looked for"
     if armed.left_out:
         yield (
             "before Ruby 3.2, methods made by define_method cannot be hooked one by"
@@ -35,23 +46,17 @@ def _notes(armed: Armed, c_calls: bool) -> Iterator[str]:
         )
 
 
-def _hooked(armed: Armed, targets: int, c_calls: bool) -> str:
-    """Return how many methods are hooked, or why there are 0."""
-    if not targets and armed.native and not c_calls:
-        return (
-            "the matching methods have no Ruby code (they are written in C, or made by"
-            " attr_reader and the like); --c-calls shows them"
-        )
-    if not targets and not armed.native:
-        near = _near(armed)
-        meant = f" (did you mean {', '.join(near)}?)" if near else ""
-        return f"no method matches yet{meant}; new ones are looked for"
+def _hooked(targets: int, c_calls: bool) -> str:
     methods = "1 method" if targets == 1 else f"{targets} methods"
     if not c_calls:
         return f"{methods} hooked and no other"
     if targets:
         return f"{methods} hooked, and all that are written in C"
     return "all methods written in C hooked and no other"
+
+
+def _words(selectors: Iterable[Selector]) -> list[str]:
+    return [one.word for one in selectors]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -72,16 +77,15 @@ def c_calls_hint(natives: Iterable[bool | None]) -> str:
 
 
 def _near(armed: Armed) -> list[str]:
-    """Return names similar to those of the selectors."""
-    marks = {"instance": "#", "singleton": "."}
+    """Return names similar to those of the unmatched selectors, safe to show."""
     words = (
-        (f"{one.owner}{marks.get(one.kind or '', '')}", one.name or "")
-        for one in armed.select
+        (one.word.removesuffix(one.name or ""), one.name or "")
+        for one in armed.unmatched[:_MOST_NAMES]
         if one.owner
     )
     found = (_close(*word, armed.near) for word in words)
     unique = dict.fromkeys(name for near in found for name in near)
-    return [name[:_NAME] for name in unique][:3]
+    return [name[:_NAME] for name in unique][:_MOST_NAMES]
 
 
 def _close(owner: str, name: str, near: Sequence[str]) -> list[str]:
