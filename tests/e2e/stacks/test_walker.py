@@ -26,6 +26,8 @@ from recorded_memory import RecordingMemory, ReplayMemory
 
 UNNAMED = re.compile(r"#<.+>[#.]")
 """What stands before a method whose class has no name of its own: Ruby shows none."""
+NEWEST = "4.0.5-shared"
+"""The newest Ruby, of ruby_builds.py."""
 
 
 class Zoo:
@@ -51,7 +53,7 @@ class Zoo:
         return walked
 
 
-@pytest.fixture(scope="module", params=rubies.EACH)
+@pytest.fixture(scope="module", params=[*rubies.EACH, rubies.chroot(NEWEST)])
 def zoo(request: pytest.FixtureRequest) -> Iterator[Zoo]:
     with rubies.running(request.param, "stacks/stack_zoo.rb") as process:
         yield Zoo(process)

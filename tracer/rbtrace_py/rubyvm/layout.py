@@ -240,7 +240,11 @@ class Offsets:
     ext_ivars: int | None
     """iv_tbl, up to 3.1, from the extension."""
     class_first_ivar: int | None
-    """Offset of the pointer to instance variables, 3.2 and later, from the class."""
+    """Offset of the pointer to instance variables, 3.2 to 3.4, from the class."""
+    class_fields: int | None
+    """Offset of the object with instance variables, 4.0 and later, from the class."""
+    fields_first: int | None
+    """Offset of the first instance variable in that object."""
     class_path: int | None
     """Offset of the name's VALUE, 3.3 and later, from the class."""
     class_attached: int | None

@@ -366,9 +366,22 @@ class Names:
         return value if self._values.is_object(value) else None
 
     def _first_ivar(self, klass: int) -> int:
-        offset = self._values.offsets.class_first_ivar
-        place = 0 if offset is None else self._values.u64(klass + offset)
+        place = self._ivars_place(klass)
         return self._values.u64(place) if place else 0
+
+    def _ivars_place(self, klass: int) -> int:
+        """Return the address of a class's instance variables (3.2 and later), or 0.
+
+        Up to 3.4 the class has a pointer to them. Ruby 4.0 has them inside of an object
+        of their own, as long as they fit there: some 70 do.
+        """
+        values, offsets = self._values, self._values.offsets
+        if offsets.class_first_ivar is not None:
+            return values.u64(klass + offsets.class_first_ivar)
+        if offsets.class_fields is None or offsets.fields_first is None:
+            return 0
+        fields = values.u64(klass + offsets.class_fields)
+        return fields + offsets.fields_first if fields else 0
 
     def _ivars(self, klass: int, names: tuple[str, ...]) -> dict[str, int]:
         """Return those of a class's instance variables that are called so.
@@ -395,8 +408,7 @@ class Names:
 
     def _refinement_ivars(self, module: int) -> dict[str, int]:
         """rb_refinement_new's variables are set in this order (eval.c, 3.2 …)."""
-        offset = self._values.offsets.class_first_ivar
-        place = 0 if offset is None else self._values.u64(module + offset)
+        place = self._ivars_place(module)
         if not place:
             return {}
         refined, defined_at = struct.unpack("=2Q", self._values.memory.read(place, 16))

@@ -52,6 +52,8 @@ FIELDS = changed(
         "ec_serial": Field(56, "rb_execution_context_t.serial"),
         "locals_count": 240,
         "class_first_ivar": None,
+        "class_fields": Field(40, "RClass_and_rb_classext_t.classext.fields_obj"),
+        "fields_first": Field(16, "rb_fields.as.embed.fields"),
     },
 )
 
