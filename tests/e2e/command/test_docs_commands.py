@@ -143,7 +143,7 @@ REPLACED = {
     r"[▏▎▍▌▋▊▉█]+": "",
     r"0x[0-9a-f]+": "#",
     r"\brevision [0-9a-f]+": "revision #",
-    r"\b(running|sleeping|waiting)\b": "state",
+    r"\b(running|runnable|sleeping|waiting)\b": "state",
     r"[-−]?\d[\d.,:]*": "#",
     r"# (ns|µs|ms|s|MiB|KiB)(?![\w/])": "# T",
     r'"[^"]*"': '"…"',

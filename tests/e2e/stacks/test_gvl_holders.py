@@ -166,13 +166,16 @@ def wait_for_waiters(pid: int) -> None:
 
 
 def asleep(found: Any) -> int:
+    """Return the weight of the holder while it sleeps."""
     names = [frame["name"] for frame in found["frames"]]
-    return sum(
-        row["weight"]
+    rows = [
+        row
         for row in found["stacks"]
         if [names[one] for one in row["frames"][-2:]]
         == ["Fiddle::Function#call", "(sleep)"]
-    )
+    ]
+    assert {row["state"] for row in rows} == {"sleeping"}
+    return sum(row["weight"] for row in rows)
 
 
 @pytest.mark.alone  # as test_shares

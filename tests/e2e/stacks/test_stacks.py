@@ -160,7 +160,7 @@ def test_states_of_threads_that_share_the_lock(busy: Target) -> None:
     time = one_weight(slept, passes=200, rate=500)
     running = stacks.pop(f"[running];{BURNING}")
     waiting = stacks.pop(f"[waiting];{BURNING}")
-    queued = stacks[f"[running];{BURNING};(run queue)"]
+    queued = stacks[f"[runnable];{BURNING};(run queue)"]
     # While it changes hands both run for a moment, or wait.
     asleep = stacks[f"[sleeping];{BURNING}"]
     assert running + queued + waiting + asleep == pytest.approx(2 * time, rel=0.01)
@@ -170,7 +170,7 @@ def test_states_of_threads_that_share_the_lock(busy: Target) -> None:
 
 def test_who_sleeps_may_be_left_out(busy: Target) -> None:
     out = done("stacks", busy.pid, "--mode", "wall", "--no-idle", "-n", 100)
-    queued = f"[running];{BURNING};(run queue)"
+    queued = f"[runnable];{BURNING};(run queue)"
     burning = {f"[running];{BURNING}", f"[waiting];{BURNING}"}
     assert set(folded(out)) <= {*burning, queued}
     assert f"[running];{BURNING}" in out

@@ -200,6 +200,33 @@ def test_filters(folder: Path) -> None:
     assert weight("--thread", "work", "--state", "running") == 40
 
 
+@pytest.mark.parametrize("queued", [ThreadState.RUNNABLE, ThreadState.RUNNING])
+def test_a_run_queue_is_not_running(tmp_path: Path, queued: ThreadState) -> None:
+    """Older versions wrote state RUNNING for samples in a run queue."""
+    method = "Job#work@/app/job.rb:4"
+    with RecordingWriter(tmp_path / "a.rbrec", Meta(mode="wall"), Statistics()) as file:
+        file.add(sample(method, weight=3))
+        file.add(sample(method, "m!(run queue)", state=queued, weight=40))
+    words = ("a.rbrec", "--format", "folded", "--states")
+    running = "[running];Job#work /app/job.rb 3"
+    runnable = "[runnable];Job#work /app/job.rb;(run queue) 40"
+    for chosen, lines in (
+        ((), [runnable, running]),
+        (("--state", "running"), [running]),
+        (("--state", "runnable"), [runnable]),
+        (("--no-idle",), [runnable, running]),
+    ):
+        out = report(*words, *chosen, folder=tmp_path).stdout
+        assert out.splitlines() == lines
+    found = json.loads(report("a.rbrec", "--format", "json", folder=tmp_path).stdout)
+    states = {row["state"]: row["weight"] for row in found["stacks"]}
+    assert states == {"running": 3, "runnable": 40}
+    readable = report("a.rbrec", "--format", "readable", folder=tmp_path).stdout
+    assert "[main, tid 4211] runnable (40 samples)" in readable
+    report("a.rbrec", "--format", "pprof", "-o", "a.pb", folder=tmp_path)
+    assert b"runnable" in gzip.decompress((tmp_path / "a.pb").read_bytes())
+
+
 def test_folding(folder: Path) -> None:
     words = ("--format", "folded", "--thread", "main", "--lines", "--threads")
     done = report("two.rbrec", *words, "--states", "--reverse", folder=folder)

@@ -328,7 +328,8 @@ def test_time_on_a_cpu_is_not_given_to_what_waits_afterwards(
         target.process.wait()
         kernel.take(entered._rubies, add)
         assert entered.statistics.failed == 0
-    leaves = {one.stack.frames[-1].name for one in found[ThreadState.RUNNING]}
+    assert not found[ThreadState.RUNNING]
+    leaves = {one.stack.frames[-1].name for one in found[ThreadState.RUNNABLE]}
     assert leaves <= {"(run queue)"}
     kinds = {one.stack.frames[-2].kind for one in found[ThreadState.SLEEPING]}
     assert kinds == {FrameKind.KERNEL}

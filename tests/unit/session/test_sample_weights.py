@@ -95,7 +95,7 @@ def test_rows_of_a_run_queue_are_not_counted(clocks: Clocks) -> None:
     flags = Counter(one.flags for one in found)
     assert flags == {SampleFlags.CLEAN: 10, SampleFlags.RUN_TIME: 4}
     queued = [one for one in found if one.flags]
-    assert {one.state for one in queued} == {ThreadState.RUNNING}
+    assert {one.state for one in queued} == {ThreadState.RUNNABLE}
     assert [one.time_ns for one in found] == sorted(one.time_ns for one in found)
 
 

@@ -42,7 +42,13 @@ from rbtrace_py.aggregate.sampling import Incomplete, Statistics
 from rbtrace_py.aggregate.stacktree import MAX_NODES
 from rbtrace_py.aggregate.tables import MAX_DEPTH, TablesReader, TablesWriter
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.model.stacks import Sample, SampleFlags, Stack, ThreadState
+from rbtrace_py.model.stacks import (
+    RUN_QUEUE,
+    Sample,
+    SampleFlags,
+    Stack,
+    ThreadState,
+)
 
 SAMPLE_COLUMNS = "qIIBBQQ"
 """Time since the last one, thread, stack, state, flags, weight, fiber."""
@@ -390,6 +396,10 @@ class Recording:
         ):
             own.samples += 1
             own.ended_ns = max(own.ended_ns, time_ns)
+            known_state = _STATES.get(state, ThreadState.UNKNOWN)
+            known_stack = tables.stack(stack)
+            if known_state is _RUNNING and known_stack.frames[-1:] == _IN_RUN_QUEUE:
+                known_state = ThreadState.RUNNABLE  # as older versions wrote it
             known = SampleFlags.CLEAN
             if flags & _KNOWN_FLAGS:
                 known = SampleFlags(flags & _KNOWN_FLAGS)
@@ -397,8 +407,8 @@ class Recording:
             yield Sample(
                 time_ns,
                 tables.thread(thread),
-                _STATES.get(state, ThreadState.UNKNOWN),
-                tables.stack(stack),
+                known_state,
+                known_stack,
                 weight,
                 known,
                 fiber,
@@ -406,4 +416,6 @@ class Recording:
 
 
 _STATES = {int(state): state for state in ThreadState}
+_RUNNING = ThreadState.RUNNING
+_IN_RUN_QUEUE = (RUN_QUEUE,)
 _KNOWN_FLAGS = sum(map(int, SampleFlags))

@@ -66,7 +66,7 @@ class _Options(CallReportOptions):
     "states_",
     type=click.Choice(list(_STATES)),
     multiple=True,
-    help="Only threads in this state; repeatable.",
+    help="Only samples in this state (running: on a CPU); repeatable.",
 )
 @click.option(
     "-p", "--pid", "pids", type=int, multiple=True, help="Only this pid; repeatable."

@@ -49,6 +49,8 @@ CHANGED = Frame(
     FrameKind.MARKER, "(changed while read)", "(changed while read)", "", None
 )
 """In place of the newest frames, which changed while they were read."""
+RUN_QUEUE = Frame(FrameKind.MARKER, "(run queue)", "(run queue)", "", None)
+"""Innermost frame of a thread that is ready to run, while another has the CPU."""
 
 
 def without_kernel(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -64,7 +66,10 @@ class ThreadState(IntEnum):
 
     UNKNOWN = 0
     RUNNING = 1
-    """On a CPU, or ready to be."""
+    """On a CPU. A single look at a thread, as of ``dump`` and ``top``, cannot tell
+    this from RUNNABLE."""
+    RUNNABLE = 4
+    """Ready to run, but another thread has the CPU."""
     WAITING = 2
     """Could run, but for the GVL."""
     SLEEPING = 3

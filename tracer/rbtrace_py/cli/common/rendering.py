@@ -119,7 +119,7 @@ separate_options = chain(
     click.option(
         "--states",
         is_flag=True,
-        help="Separate the states running, waiting and sleeping.",
+        help="Separate the states running, runnable, waiting and sleeping.",
     ),
 )
 reverse_option = click.option(

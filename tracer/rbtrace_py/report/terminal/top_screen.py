@@ -237,6 +237,7 @@ def _row(
 _STATES = {
     ThreadState.UNKNOWN: ("?", "red"),
     ThreadState.RUNNING: ("running", "green"),
+    ThreadState.RUNNABLE: ("runnable", "yellow"),
     ThreadState.WAITING: ("waiting", "yellow"),
     ThreadState.SLEEPING: ("sleeping", "dim"),
 }

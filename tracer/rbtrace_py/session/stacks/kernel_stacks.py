@@ -515,9 +515,8 @@ class KernelStacks(Closing):
         if stack.off_cpu is not None:
             shown, state = self._off_cpu.of(shown, stack.off_cpu)
         if self._is_of_gvl:
-            state = ThreadState.RUNNING  # it keeps others from it, even as it sleeps
-            self._has_weight = True
-        if state is ThreadState.SLEEPING and not self._idle:
+            self._has_weight = True  # also as it sleeps: it keeps others from the GVL
+        elif state is ThreadState.SLEEPING and not self._idle:
             return
         if self._is_tick(stack) and not stack.ticks:
             sample = sample._replace(flags=SampleFlags.RUN_TIME)

@@ -21,6 +21,7 @@ from rbtrace_py.linux.system_calls import (
 from rbtrace_py.linux.tasks import is_stopped
 from rbtrace_py.model.stack_walk import OffCpu
 from rbtrace_py.model.stacks import (
+    RUN_QUEUE,
     Frame,
     FrameKind,
     Sample,
@@ -143,7 +144,7 @@ def _waits_now(ruby: RubyProcess, tid: int, is_queued: bool) -> OffCpu:
 
 
 _STATES = {
-    Reason.RUN_QUEUE: ThreadState.RUNNING,
+    Reason.RUN_QUEUE: ThreadState.RUNNABLE,
     Reason.GVL: ThreadState.WAITING,
 }
 
@@ -173,7 +174,7 @@ def _frame(reason: Reason) -> Frame:
     return Frame(FrameKind.MARKER, name, name, "", None)
 
 
-_FRAMES = {reason: _frame(reason) for reason in Reason}
+_FRAMES = {reason: _frame(reason) for reason in Reason} | {Reason.RUN_QUEUE: RUN_QUEUE}
 _REASONS = {frame: reason for reason, frame in _FRAMES.items()}
 
 
