@@ -35,6 +35,10 @@ PID = str(os.getpid())
             "missing arguments: a probe and the name of one of its arguments",
         ),
         (("count", PID, "x", "--by"), "requires an argument"),
+        (
+            ("count", PID, "x", "--by", "a", "--by=b"),
+            "--by takes one key, not a and b",
+        ),
         (("count", PID, "x", "--max-keys", "0"), "0 is not in the range"),
         (("count", PID, "x", "-n", "0"), "0 is not in the range"),
         (("count", PID, "x", "-n", "many"), "'many' is not a valid integer"),

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import update_wrapper
@@ -261,8 +261,37 @@ class GroupingOptions(EventOptions, IntervalOptions):
         return replace(super().probe_options, by=self.by, max_keys=self.max_keys)
 
 
+class _KeyOption(click.Option):
+    """``--by``, which may be given once.
+
+    click would take the last of several keys. With ``multiple``, the value would be a
+    tuple for all that read it.
+    """
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        parser.add_option(self, self.opts, "by", action="append")
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        keys = opts.get("by")
+        if not keys:
+            return super().handle_parse_result(ctx, opts, args)
+        if len(keys) > 1:
+            raise UsageError(
+                f"--by takes one key, not {' and '.join(keys)}",
+                f"Give the other as a filter: --by {keys[0]} --filter '{keys[1]} == …'",
+            )
+        return super().handle_parse_result(ctx, {**opts, "by": keys[0]}, args)
+
+
 grouping_options = chain(
-    click.option("--by", metavar="ARG", help="Group by an argument, pid or tid."),
+    click.option(
+        "--by",
+        metavar="ARG",
+        cls=_KeyOption,
+        help="Group by an argument, pid or tid.",
+    ),
     click.option(
         "--max-keys",
         type=click.IntRange(1, 1_000_000),
