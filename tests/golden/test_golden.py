@@ -178,7 +178,9 @@ MISTAKES = """
 0 --help
 0 report calls.rbrec
 1 report no.rbrec
-1 report before.hlog
+0 report before.hlog
+0 report --diff before.hlog before.hlog
+2 report before.hlog --format folded
 1 report samples.rbrec -o no/such/folder
 1 report samples.rbrec -o samples.rbrec
 1 probes PID -o /proc/nowhere/file

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from commands import run
-from rbtrace_py.aggregate.histogram import Histogram
+from rbtrace_py.aggregate.histogram import Histogram, SignedHistogram
 from rbtrace_py.aggregate.meta import RUN_TIME, Meta
 from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.results import Group, Result
@@ -21,6 +21,13 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.formats import FORMATS
+from rbtrace_py.report.json.results import document, dumps
+from rbtrace_py.report.style import PLAIN
+from rbtrace_py.report.terminal.results import (
+    count_report,
+    latency_report,
+    values_report,
+)
 from rbtrace_py.session.stacks.report import Filters
 from sample_makers import START, WORKER, sample, shop
 
@@ -378,23 +385,65 @@ def test_diff_of_latencies(folder: Path) -> None:
     assert "  p50        1.00 ms     2.00 ms    +100.0 %\n" in done.stdout
 
 
+def write_results(folder: Path) -> dict[str, Result]:
+    """Write ``latency.json``, ``count.json`` and ``values.json``."""
+    histogram = Histogram.from_values([10**6] * 5)
+    durations = Group("shop:pay", None, 5, 5 * 10**6, histogram)
+    values = Group("shop:pay", None, 2, 2, SignedHistogram.from_values([-3, 5]))
+    found = {
+        "latency": Result("latency", (7,), ("shop:pay",), 0, 10**9, (durations,)),
+        "count": Result("count", (7,), ("a", "b"), 0, 10**9, (Group("a", None, 5),)),
+        "values": Result("values", (7,), ("shop:pay",), 0, 1, (values,), operand="x"),
+    }
+    for name, result in found.items():
+        (folder / f"{name}.json").write_text(f"{dumps(document(result))}\n")
+    return found
+
+
+REPORTS = {
+    "latency": latency_report,
+    "count": count_report,
+    "values": values_report,
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_result_is_shown_as_its_command_does(tmp_path: Path, name: str) -> None:
+    result = write_results(tmp_path)[name]
+    done = report(f"{name}.json", "-o", "out", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert lines == list(REPORTS[name](result, PLAIN))
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (("no.rbrec",), 1, "no.rbrec: No such file or directory"),
-        (("text",), 1, "text is not a recording"),
+        (("text",), 1, "text is neither a recording nor a result"),
         (("new.rbrec",), 1, "new.rbrec is of version 9.0"),
         (("one.rbrec", "two.rbrec"), 2, "Give one file, or two with --diff"),
         (("--diff", "one.rbrec"), 2, "--diff needs two files"),
         (
             ("--diff", "one.rbrec", "text"),
             1,
-            "neither a recording nor a latency result",
+            "neither a recording nor a result",
         ),
         (
             ("--diff", "text", "text"),
             1,
-            "text is neither a recording nor a latency result",
+            "text is neither a recording nor a result",
+        ),
+        (("count.json", "--pid", "1"), 2, "apply to recordings, not to results"),
+        (
+            ("--diff", "count.json", "latency.json"),
+            2,
+            "--diff cannot compare results of count and latency",
+        ),
+        (
+            ("--diff", "values.json", "values.json"),
+            2,
+            "--diff cannot compare results of values",
         ),
         (("--diff", "one.rbrec", "ns.rbrec"), 2, "different units or modes"),
         (("--diff", "ns.rbrec", "cpu.rbrec"), 2, "different units or modes"),
@@ -411,6 +460,7 @@ def test_diff_of_latencies(folder: Path) -> None:
 )
 def test_mistakes(folder: Path, words: tuple[str, ...], code: int, said: str) -> None:
     (folder / "text").write_text("words\n")
+    write_results(folder)
     record(folder / "ns.rbrec", 2, "ns")
     record(folder / "cpu.rbrec", 2, "ns", "cpu")
     data = bytearray((folder / "one.rbrec").read_bytes())

@@ -80,6 +80,16 @@ class Group:
         """The identity of a row across snapshots: its key as the kernel has it."""
         return (self.series, self.raw, self.is_other)
 
+    def plus(self, other: Group) -> Group:
+        """Both together; ``other`` is of the same key."""
+        mine, others = self.distribution, other.distribution
+        return replace(
+            self,
+            count=self.count + other.count,
+            total=self.total + other.total,
+            distribution=mine.merge(others) if mine and others else mine,
+        )
+
     def minus(self, older: Group) -> Group:
         distribution = self.distribution
         if distribution is not None and older.distribution is not None:

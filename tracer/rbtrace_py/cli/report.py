@@ -1,4 +1,4 @@
-"""``report``: what is in a recording, or between two."""
+"""``report``: a recording or a result, or the difference between two."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from rbtrace_py.aggregate.callwriter import MODE as CALLS
 from rbtrace_py.aggregate.idle import without_idle
+from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
@@ -28,12 +29,18 @@ from rbtrace_py.report.file_formats import RECORDING, format_of_file
 from rbtrace_py.report.flamegraph.svg import difference_pieces
 from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.report.terminal.diff import diff_lines
-from rbtrace_py.report.terminal.latency_diff import latency_diff_lines
+from rbtrace_py.report.terminal.methods import TOP, methods_report
+from rbtrace_py.report.terminal.result_diff import result_diff_lines
+from rbtrace_py.report.terminal.results import (
+    count_report,
+    latency_report,
+    values_report,
+)
 from rbtrace_py.session.stacks.report import (
     Filters,
     is_recording,
     open_recorded,
-    read_latencies,
+    read_result,
 )
 
 _STATES = {state.name.lower(): state for state in ThreadState}
@@ -82,18 +89,21 @@ class _Options(CallReportOptions):
 @o.report_output_option
 @o.typed(_Options)
 def command(options: _Options) -> int:
-    """Show a recording, or compare two.
+    """Show a recording or a result, or compare two.
 
     Without --format, the extension of -o selects the format (see `stacks`). The
     default is a summary by method, or the calls if the recording is from `calls
     --record`. Flame graphs, speedscope, pprof, callgrind, perfetto and chrome go to
     a new file beside the recording unless -o names one (- is standard output). A folder
-    of `calls --keep` is read as one recording, also while it is written. The exit code
-    is 5 if a recording is cut off or damaged.
+    of `calls --keep` is read as one recording, also while it is written.
+    A result of latency, count or values (--json, --hlog) is shown as that command
+    does. The exit code is 5 if a recording is cut off or damaged.
 
-    --diff compares two recordings, or two latency results from --json or --hlog.
-    For recordings it shows methods whose share grew or shrank (with --format
-    flamegraph, in red and blue); for latency results, percentiles and histograms.
+    --diff compares two recordings, or two results of latency or count. For recordings
+    it shows methods whose share grew or shrank (with --format flamegraph, in red and
+    blue); for latency, percentiles and histograms. Counts, and results of many methods
+    or keys, are tables with the greatest change first. A ? marks a change that may be
+    chance.
 
     \b
     Examples:
@@ -104,6 +114,7 @@ def command(options: _Options) -> int:
       rbtrace-py report slow-requests
       rbtrace-py report --diff before.rbrec after.rbrec
       rbtrace-py report --diff monday.hlog tuesday.hlog
+      rbtrace-py report latency.json
     """
     if options.format_ is None:
         options = replace(options, format_=_by_name(options))
@@ -144,6 +155,9 @@ def _show(
         raise UsageError(f"{len(files)} files", "Give one file, or two with --diff")
     if has_calls(files[0]):
         return [show_calls(files[0], filters, options, _stem(files[0]))]
+    if not is_recording(files[0]):
+        _show_result(files[0], filters, options)
+        return []
     if options.format_ in CALL_FORMATS:
         raise UsageError(
             f"{options.format_} works on calls, but {files[0]} has samples",
@@ -161,6 +175,31 @@ def _show(
     return [recorded.profile.counts.statistics]
 
 
+def _show_result(path: str, filters: Filters, options: _Options) -> None:
+    """Write a result of latency, count or values as that command would."""
+    _check_result_options(filters, options)
+    result = read_result(path)
+    with r.destination(options.output, "", [path]) as file:
+        form = options.of_report(file)
+        if result.command == "count":
+            lines = count_report(result, form.style)
+        elif result.command == "values":
+            lines = values_report(result, form.style)
+        elif any(isinstance(group, MethodGroup) for group in result.groups):
+            lines = methods_report(result, form.style, top=options.rows or TOP)
+        else:
+            lines = latency_report(result, form.style)
+        _write(file, lines)
+
+
+def _check_result_options(filters: Filters, options: _Options) -> None:
+    if options.format_ or filters.are_set:
+        raise UsageError(
+            "--format and filters apply to recordings, not to results of latency,"
+            " count or values"
+        )
+
+
 def _compare(
     files: tuple[str, ...], filters: Filters, options: _Options
 ) -> list[Statistics]:
@@ -170,12 +209,16 @@ def _compare(
     name = options.format_
     if all(has_calls(path) or is_recording(path) for path in files):
         return _compare_stacks(files, filters, options, name)
-    if name or filters.are_set:
-        raise UsageError("--format and filters do not apply to latency results")
-    before, after = map(read_latencies, files)
+    _check_result_options(filters, options)
+    before, after = map(read_result, files)
+    commands = {before.command, after.command}
+    if len(commands) > 1 or commands == {"values"}:
+        raise UsageError(
+            f"--diff cannot compare results of {' and '.join(sorted(commands))}",
+            "Give two results of latency, or two of count",
+        )
     with r.destination(options.output, "", files) as file:
-        style = options.of_report(file).style
-        _write(file, latency_diff_lines(before, after, style))
+        _write(file, result_diff_lines(before, after, options.of_report(file)))
     return []
 
 
