@@ -6,12 +6,17 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
 
 import rbtrace_py
 from processes import ROOT, margin, run_time
+from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.recording import RecordingWriter
+from rbtrace_py.aggregate.sampling import Statistics
+from sample_makers import sample
 
 PAGE = (ROOT / "docs" / "library.md").read_text()
 EXAMPLES = re.findall(
@@ -122,6 +127,21 @@ def test_samples_end_when_there_are_enough(target):
     assert times == sorted(times)
 
 
+def test_passes_that_were_missed_are_told(target):
+    """The program that samples is busy with something else for half of the time."""
+    with rbtrace_py.attach(target.pid, mode="wall") as ruby:
+        assert ruby.notes == ()
+        for _ in ruby.samples(seconds=1):
+            if ruby.statistics.samples == 1:
+                time.sleep(1)
+        found = ruby.statistics
+        (note,) = [text for text in ruby.notes if "late" in text]
+    wanted = found.rate * found.duration_ns / 1e9
+    assert found.rounds + found.late >= 0.95 * wanted > 90
+    assert found.late > 80
+    assert note.startswith(f"{found.late} late sampling passes (")
+
+
 def test_samples_end_with_the_target(target):
     with rbtrace_py.attach(target.pid) as ruby:
         for number, _ in enumerate(ruby.samples()):
@@ -155,6 +175,20 @@ def test_a_recording_has_what_was_sampled(target, tmp_path, mode):
         assert 0.8 * ran <= counts.weight <= 1.01 * ran
     again = rbtrace_py.count_samples(recorded.profile.stream())
     assert rbtrace_py.fold(again) == rbtrace_py.fold(recorded.profile)
+
+
+def test_idle_samples_are_left_out_as_in_reports(tmp_path):
+    path = str(tmp_path / "a.rbrec")
+    pool = "Pool#wait@/gems/pool-1.0.0/lib/pool.rb:3"
+    sleeping = rbtrace_py.ThreadState.SLEEPING
+    with RecordingWriter(path, Meta(mode="wall"), Statistics()) as writer:
+        writer.add(sample(pool, "c!Thread::Queue#pop", state=sleeping, weight=30))
+        writer.add(sample("Job#work@/app/job.rb:4", weight=4))
+    profile = rbtrace_py.read_recording(path).profile
+    assert (profile.counts.weight, profile.counts.statistics.idle) == (4, 30)
+    assert [one.weight for one in profile.stream()] == [4]
+    everything = rbtrace_py.read_recording(path, idle=True).profile
+    assert (everything.counts.weight, everything.counts.statistics.idle) == (34, 0)
 
 
 def test_every_format_can_be_rendered(target):

@@ -86,3 +86,14 @@ def test_a_round_that_was_not_waited_for_still_comes() -> None:
     while not beat.wait(clock.now + MS):
         assert clock.now <= SECOND
     assert statistics.rounds == 1
+
+
+def test_passes_that_were_due_at_the_end_are_late() -> None:
+    clock, statistics = Clock(), Statistics()
+    timer = SampleTimer(100, statistics, clock, clock.sleep)
+    assert timer.wait(SECOND)
+    clock.now = SECOND
+    timer.end()
+    assert (statistics.rounds, statistics.late) == (1, 99)
+    timer.end()
+    assert statistics.late == 99

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.recording import RecordingWriter
@@ -26,6 +28,7 @@ from rbtrace_py.report.exchange.folded import folded_rows
 from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.formats import FORMATS, format_named
 from rbtrace_py.report.sample_query import ReportOptions
+from rbtrace_py.report.terminal.weights import quality_lines
 from rbtrace_py.session.drive import drive, turns
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.stacks.cores import CoreOptions
@@ -104,8 +107,9 @@ class Sampler(Closing):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Notes for the user, a line each."""
-        return tuple(self._sampling.notes)
+        """Notes for the user, one per line, with lateness and losses so far."""
+        losses = (line.strip() for line in quality_lines(self.statistics))
+        return (*self._sampling.notes, *losses)
 
     @property
     def threads(self) -> tuple[RubyThread, ...]:
@@ -207,18 +211,22 @@ def count_samples(samples: Iterable[Sample]) -> Profile:
     return Profile(StackCounts(Statistics("ns")).add_all(samples))
 
 
-def read_recording(path: str, filters: Filters | None = None) -> Recorded:
-    """Read a recording.
+def read_recording(
+    path: str, filters: Filters | None = None, *, idle: bool = False
+) -> Recorded:
+    """Read a recording, as ``rbtrace-py report`` does.
 
     Args:
         path: Its file.
-        filters: Which samples; without it all.
+        filters: Conditions on samples. Without them, all are read.
+        idle: Include idle samples, in which a thread waits for work.
 
     Raises:
-        BadRecording: The file is no recording.
+        BadRecording: The file is not a recording.
         OSError: The file cannot be read.
     """
-    return open_recorded(path, filters)
+    found = open_recorded(path, filters)
+    return found if idle else replace(found, profile=without_idle(found.profile))
 
 
 def fold(

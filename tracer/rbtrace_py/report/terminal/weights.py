@@ -37,6 +37,13 @@ def percent(part: float, whole: float) -> str:
 def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
     """Return lines on how much was sampled and how well; losses last."""
     yield f"  {_head(own)}"
+    yield from quality_lines(own, style)
+    if not has_losses(own):
+        yield f"  {style.dim('no losses')}"
+
+
+def quality_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
+    """Yield lines on samples that are incomplete, left out, late, or failed."""
     if own.trimmed:
         text = _many(own.trimmed, "sample", "samples")
         text += f" ({units.share(own.trimmed, own.samples)} %)"
@@ -72,8 +79,6 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         yield f"  {style.red(text)}"
     for gap in own.gaps():
         yield f"  {style.red(gap)}"
-    if not has_losses(own):
-        yield f"  {style.dim('no losses')}"
 
 
 def has_losses(own: Statistics) -> bool:

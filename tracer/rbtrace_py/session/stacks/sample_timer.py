@@ -64,3 +64,9 @@ class SampleTimer:
         start = self._start = self._start + period * (missed + 1)
         self._due = start + int(self._random() * period)
         return True
+
+    def end(self) -> None:
+        """Count the periods as late that are over and had no pass."""
+        missed = max((self._clock() - self._start) // self._period, 0)
+        self._statistics.late += missed
+        self._start += missed * self._period

@@ -103,6 +103,7 @@ class SamplingPasses:
 
     def finish(self) -> None:
         """Take in what came since; the sampling may go on."""
+        self._timer.end()
         self._settle(is_over=True)
         self._sampling.refresh()
 
