@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ from processes import LIB, TARGETS, Target
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.linux.probes import find_probes
 from rbtrace_py.linux.process import Process
+from rbtrace_py.session.stacks.sampling_options import EventChoice
 from ruby_builds import Build, build_gem, each_build
 
 EVENTS = str(TARGETS / "stacks/events.rb")
@@ -70,6 +72,46 @@ def test_an_argument_as_weight(target: Target, trace: TRACE) -> None:
     )
     assert list(by_names(found).values()) == [sum(range(1, 1001))]
     assert found["counters"]["samples"] == 1000
+
+
+def test_units_of_a_weight(target: Target, trace: TRACE, tmp_path: Path) -> None:
+    path = tmp_path / "out.rbrec"
+    options = ("--on", "shop:sold", "--weight", "cents", "--unit", "bytes")
+    tracer = trace("record", target.pid, *options, "-o", path)
+    assert target.step("fire 1000") == "done"
+    _, err, code = tracer.finish()
+    assert code == 0, err
+    formats = {
+        "readable": "(500 B)",
+        "summary": "489 KiB",
+        "flamegraph": '"unit":"bytes"',
+        "speedscope": '"unit": "bytes"',
+        "json": '"unit": "bytes"',
+    }
+    for name, shown in formats.items():
+        out, err, code = run("report", path, "--format", name, "-o", "-")
+        assert (shown in out, code) == (True, 0), (name, out[:500], err)
+    run("report", path, "--format", "pprof", "-o", tmp_path / "a.pb")
+    data = gzip.decompress((tmp_path / "a.pb").read_bytes())
+    assert b"weight" in data
+    assert b"bytes" in data
+
+
+@pytest.mark.parametrize(
+    ("weight", "unit", "expected"),
+    [
+        ("cents", None, "weight"),
+        ("cents", "ns", "ns"),
+        ("duration_ns", None, "ns"),
+        ("duration_ns", "bytes", "bytes"),
+        (None, None, "events"),
+    ],
+)
+def test_the_unit_of_an_argument(
+    weight: str | None, unit: str | None, expected: str
+) -> None:
+    choice = EventChoice("shop:sold", weight=weight, unit=unit)
+    assert choice.unit_of_weights == expected
 
 
 def test_arguments_that_are_no_weight(target: Target, trace: TRACE) -> None:
@@ -348,6 +390,8 @@ WRONG = {
     ("--on", "shop:sold", "--engine", "memory"): (2, "--engine memory and --on"),
     ("--on", "shop:sold", "--min-us", "5"): (2, "--min-us needs --mode offcpu"),
     ("--every", "10"): (2, "--every needs --on"),
+    ("--on", "shop:sold", "--unit", "ns"): (2, "--unit needs --on and --weight"),
+    ("--unit", "bytes"): (2, "--unit needs --on and --weight"),
     ("--weight", "cents"): (2, "--weight needs --on or --calls"),
     ("--calls", "--weight", "cents"): (2, "--calls has no weight cents"),
 }

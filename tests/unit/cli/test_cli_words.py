@@ -28,6 +28,11 @@ from rbtrace_py.session.targets.targets import Targets, parse_pids
         ("1h", 3600.0),
         ("1h30m", 5400.0),
         ("1m 0.5s", 60.5),
+        ("20us", 20e-6),
+        ("1.5µs", 1.5e-6),
+        ("100ns", 100e-9),
+        ("7d", 7 * 86_400.0),
+        ("1d12h", 36 * 3600.0),
         (2.5, 2.5),
     ],
 )
@@ -37,7 +42,14 @@ def test_a_time(text: Any, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
-    [("10", 10.0), (".5", 0.5), ("10ms", 10.0), ("0.01s", 10.0), ("1m", 60_000.0)],
+    [
+        ("10", 10.0),
+        (".5", 0.5),
+        ("10ms", 10.0),
+        ("0.01s", 10.0),
+        ("1m", 60_000.0),
+        ("1us", 0.001),
+    ],
 )
 def test_a_time_in_ms(text: str, milliseconds: float) -> None:
     found = Milliseconds().convert(text, None, None)

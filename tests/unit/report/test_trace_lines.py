@@ -101,6 +101,21 @@ def test_line_of_a_span() -> None:
     assert event_line(odd, PLAIN).endswith("duration: 5 ns, outcome: 9, id: nil")
 
 
+def test_integers_named_ns_are_times() -> None:
+    """So they are in filters, where ``queued > 25ms`` says the same."""
+    queued = Operand("queued_ns", OperandType.INTEGER)
+    probe = replace(
+        CHECKOUT, operands=(queued, replace(queued, type=OperandType.FLOAT))
+    )
+    event = replace(EVENT, probe=probe, values=(25_263_528, 2.5), truncated=NO_CUTS[:2])
+    assert event_line(event, PLAIN).endswith("queued: 25.3 ms, queued_ns: 2.5")
+    assert event_line(event, PLAIN, "us").endswith(
+        "queued: 25,263.5 µs, queued_ns: 2.5"
+    )
+    least = replace(event, values=(-1, 0.5))
+    assert event_line(least, PLAIN).endswith("queued: -1 ns, queued_ns: 0.5")
+
+
 def test_line_of_nils() -> None:
     nils = replace(EVENT, values=(None,) * 5)
     assert event_line(nils, PLAIN).endswith(

@@ -134,6 +134,21 @@ def test_span(nanoseconds: int, shown: str) -> None:
     assert units.span(nanoseconds) == shown
 
 
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (1024, "1.00 KiB"),
+        (1024**2 - 1, "1.00 MiB"),
+        (1_295_000_000, "1.21 GiB"),
+        (3000 * 1024**4, "3,000 TiB"),
+    ],
+)
+def test_size(number: int, shown: str) -> None:
+    assert units.size(number) == shown
+
+
 def test_rate() -> None:
     assert units.rate(12_345, 10**10) == "1,234/s"
     assert units.rate(3, 10**10) == "0.3/s"

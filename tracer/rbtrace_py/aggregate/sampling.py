@@ -40,8 +40,8 @@ def utc(time_ns: int) -> str:
 class Statistics:
     """Counts of a sampling, and of its losses. Every report of samples shows them.
 
-    unit: unit of weights: ``samples``, ``calls``, ``events``, ``ns``, or ``weight`` if
-        an argument of the events gives the weight
+    unit: unit of weights: ``samples``, ``calls``, ``events``, ``ns``, or, if an
+        argument of the events gives the weight, ``ns``, ``bytes``, or ``weight``
     counted: ``samples`` or ``calls``
     engine: ``bpf`` or ``memory``; empty if unknown
     rate: requested sampling passes per second; 0 without passes

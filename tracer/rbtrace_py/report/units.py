@@ -102,6 +102,14 @@ def format_count(number: int) -> str:
     return f"{number:,}"
 
 
+def size(number: int) -> str:
+    """``1.23 MiB``: a number of bytes with 3 digits in a fitting unit."""
+    names = ("B", "KiB", "MiB", "GiB", "TiB")
+    place = next((n for n in range(4) if number < 1023.5 * 1024**n), 4)
+    text = significant(number / 1024**place, keep_zeros=place > 0)
+    return f"{text} {names[place]}"
+
+
 def share(part: int, all_of_it: int) -> str:
     """Percent with one decimal; what is there but rounds to 0.0 is ``<0.1``."""
     percent = 100 * part / all_of_it if all_of_it else 0.0

@@ -25,12 +25,15 @@ class OnOptions(o.YesOption):
     on: str | None
     every: int
     weight: str | None
+    weight_unit: str | None
 
     @property
     def event(self) -> EventChoice | None:
         if self.on is None:
             return None
-        return EventChoice(self.on, self.every, self.weight, self.confirm, self.yes)
+        return EventChoice(
+            self.on, self.every, self.weight, self.confirm, self.yes, self.weight_unit
+        )
 
 
 on_options = o.chain(
@@ -54,6 +57,13 @@ on_options = o.chain(
         help="Weight of a stack. With --on: an integer argument of the event. With"
         " `stacks --calls`: time (self time in ns, the default) or calls.",
     ),
+    click.option(
+        "--unit",
+        "weight_unit",
+        type=click.Choice(["bytes", "ns"]),
+        help="Unit of the argument that --weight names. Default: ns if its name ends in"
+        " _ns, else none.",
+    ),
 )
 
 
@@ -62,6 +72,8 @@ def check_on(options: OnOptions) -> None:
     for name, word in (("on", options.on), ("weight", options.weight)):
         if word == "":
             raise UsageError(f"--{name} is empty")
+    if options.weight_unit and not (options.on and options.weight):
+        raise UsageError("--unit needs --on and --weight")
     if options.on is None:
         if options.every != 1:
             raise UsageError("--every needs --on")

@@ -48,12 +48,21 @@ _SIGNALLED = 128
 """What shells add to a signal's number."""
 
 _PIDS = re.compile(r"\d+(,\d+)*")
-_TIME_PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]*)\s*")
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_TIME_PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-zµμ]*)\s*")
+_UNITS = {
+    "": 1.0,
+    "ns": 1e-9,
+    **dict.fromkeys(("us", "µs", "μs"), 1e-6),
+    "ms": 0.001,
+    "s": 1.0,
+    **dict.fromkeys(("m", "min"), 60.0),
+    "h": 3600.0,
+    "d": 86_400.0,
+}
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A time in seconds: ``10``, ``0.5``, ``500ms``, ``2m``, ``1h30m``."""
+    """A time in seconds: ``10``, ``0.5``, ``20us``, ``500ms``, ``1h30m``, ``7d``."""
 
     name = "time"
 
@@ -67,7 +76,9 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         units = [unit for _, unit in parts]
         is_whole = not _TIME_PART.sub("", text) and _UNITS.keys() >= set(units)
         if not is_whole or not parts or (len(parts) > 1 and "" in units):
-            self.fail(f"{value!r} is not a time; write 10, 0.5, 500ms, 2m or 1h30m")
+            self.fail(
+                f"{value!r} is not a time; write 10, 20us, 500ms, 2m, 1h30m or 7d"
+            )
         seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
         if seconds <= 0:
             self.fail("a time must be greater than 0")
@@ -202,7 +213,10 @@ class LimitOptions:
 
 limit_options = chain(
     click.option(
-        "-d", "--duration", type=Seconds(), help="Stop after TIME (10, 500ms, 1h30m)."
+        "-d",
+        "--duration",
+        type=Seconds(),
+        help="Stop after TIME (10, 500ms, 1h30m, 7d).",
     ),
     click.option(
         "-n", "--count", type=click.IntRange(1), help="Stop after this many events."

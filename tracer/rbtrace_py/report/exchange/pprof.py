@@ -73,9 +73,11 @@ class _Message:
 
     def encode(self) -> bytes:
         own = self._profile.counts.statistics
-        time = (self._profile.meta.mode or "time", "nanoseconds")
+        meta = self._profile.meta
+        time = ("weight" if meta.argument else meta.mode or "time", "nanoseconds")
         unit = counted(own.unit)
-        types = [time] if own.unit == "ns" else [(unit, "count")]
+        count = ("weight", "bytes") if unit == "bytes" else (unit, "count")
+        types = [time] if own.unit == "ns" else [count]
         if own.unit != "ns" and unit == "samples" and self._period:
             types.append(time)
         has_time = types[-1] == time

@@ -14,7 +14,7 @@ from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.weights import idle_text
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-_UNITS = {"ns": "nanoseconds", "samples": "none"}
+_UNITS = {"ns": "nanoseconds", "bytes": "bytes"}
 
 
 @dataclass(slots=True)

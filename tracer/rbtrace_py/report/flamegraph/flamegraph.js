@@ -90,6 +90,14 @@
   const percent = number => (100 * number).toFixed(2) + ' %';
 
   function amount(weight) {
+    if (data.unit === 'bytes') {
+      const names = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+      let place = 0;
+      while (place < names.length - 1 && weight >= 1023.5 * 1024 ** place) place++;
+      const size = weight / 1024 ** place;
+      const text = size >= 1000 || !place ? Math.round(size) : size.toPrecision(3);
+      return text.toLocaleString('en-US') + ' ' + names[place];
+    }
     if (data.unit !== 'ns') {
       const words = {calls: ' call', events: ' event', weight: ''};
       const word = words[data.unit] ?? ' sample';

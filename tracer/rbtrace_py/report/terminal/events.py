@@ -64,7 +64,7 @@ def arguments(event: Event, style: Style, unit: Unit = "auto") -> str:
     if event.probe.provider in _RUBYS:
         event = replace(event, values=tuple(_short_paths(event)))
     return ", ".join(
-        f"{escape(_shown_name(operand), style)}: {text}"
+        f"{escape(shown_name(operand), style)}: {text}"
         for operand, text in _texts(event, style, unit)
     )
 
@@ -88,8 +88,10 @@ def value_text(
     if isinstance(value, str):
         is_symbol = operand.type is OperandType.SYMBOL
         return (inspect_symbol if is_symbol else inspect)(value, style, truncated)
-    if type(value) is int and operand.role is OperandRole.DURATION:
-        return _duration(value, style, unit)
+    if type(value) is int and _is_time(operand):
+        if operand.role is OperandRole.DURATION and value == DURATION_UNTRACED:
+            return "untraced"
+        return units.duration(value, style, unit)
     if type(value) is int and operand.role is OperandRole.OUTCOME:
         return OUTCOMES.get(value, str(value))
     return scalar(value)
@@ -158,13 +160,13 @@ def _texts(event: Event, style: Style, unit: Unit) -> Iterator[tuple[Operand, st
         yield operand, value_text(operand, value, style, unit, cut)
 
 
-def _shown_name(operand: Operand) -> str:
-    if operand.role is OperandRole.DURATION:
-        return operand.name.removesuffix("_ns")
-    return operand.name
+def shown_name(operand: Operand) -> str:
+    """Return an argument's name. Times lose their unit, as in filters."""
+    return operand.name.removesuffix("_ns") if _is_time(operand) else operand.name
 
 
-def _duration(nanoseconds: int, style: Style, unit: Unit) -> str:
-    if nanoseconds == DURATION_UNTRACED:
-        return "untraced"
-    return units.duration(nanoseconds, style, unit)
+def _is_time(operand: Operand) -> bool:
+    is_integer = operand.type is OperandType.INTEGER
+    return operand.role is OperandRole.DURATION or (
+        is_integer and operand.name.endswith("_ns")
+    )

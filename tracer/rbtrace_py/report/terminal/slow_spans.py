@@ -10,7 +10,7 @@ from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowPart
 from rbtrace_py.model.probes import OperandRole
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.events import clock, value_text
+from rbtrace_py.report.terminal.events import clock, shown_name, value_text
 from rbtrace_py.report.terminal.histogram import Notation, mark
 from rbtrace_py.report.terminal.tables import Column, table
 from rbtrace_py.report.text import escape, lines_of, listed, width
@@ -97,7 +97,7 @@ def argument_texts(span: EndedSpan, style: Style) -> Iterator[tuple[str, str]]:
     event = span.event
     operands = zip(event.probe.operands, event.values, event.truncated, strict=False)
     yield from (
-        (operand.name, value_text(operand, value, style, truncated=cut))
+        (shown_name(operand), value_text(operand, value, style, truncated=cut))
         for operand, value, cut in operands
         if operand.role is not OperandRole.DURATION
         and not (operand.role is OperandRole.OUTCOME and value == 0)

@@ -18,6 +18,8 @@ def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
     """``1,234 samples``, or a time."""
     if unit == "ns":
         return units.duration(weight, style)
+    if unit == "bytes":
+        return units.size(weight)
     if unit == "weight":
         return units.format_count(weight)
     one = counted(unit)[:-1]
@@ -26,7 +28,7 @@ def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
 
 def counted(unit: str) -> str:
     """``samples``, or what else is counted; a file may say anything."""
-    return unit if unit in ("calls", "events", "weight") else "samples"
+    return unit if unit in ("calls", "events", "weight", "bytes") else "samples"
 
 
 def percent(part: float, whole: float) -> str:

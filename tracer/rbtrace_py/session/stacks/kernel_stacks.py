@@ -553,7 +553,7 @@ def _seen_at(stack: WalkedStack) -> int:
 
 def _unit(options: SamplingOptions) -> str:
     if options.event is not None:
-        return "weight" if options.event.weight else "events"
+        return options.event.unit_of_weights
     return "ns"
 
 

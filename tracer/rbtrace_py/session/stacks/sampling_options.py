@@ -27,12 +27,13 @@ class EngineChoice(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class EventChoice:
-    """Where stacks are walked in mode event.
+    """Events at which stacks are walked in mode event.
 
     word: a probe's name, ``uprobe:LIB:SYMBOL``, ``tracepoint:CATEGORY:NAME`` or
         ``syscall:NAME``
     every: walk at each of so many events of a thread
     weight: argument of the event that its stack weighs; None: 1
+    unit: unit of that argument: ``bytes`` or ``ns``; None: ns if its name says so
     confirm: as ``ProbeOptions`` has it
     at_any_cost: go on where it takes more than ``event_cost.MOST_SHARE`` of a CPU
     """
@@ -42,6 +43,14 @@ class EventChoice:
     weight: str | None = None
     confirm: Callable[[str], bool] | None = None
     at_any_cost: bool = False
+    unit: str | None = None
+
+    @property
+    def unit_of_weights(self) -> str:
+        """The unit as ``Statistics`` has it."""
+        if self.weight is None:
+            return "events"
+        return self.unit or ("ns" if self.weight.endswith("_ns") else "weight")
 
 
 @dataclass(frozen=True, slots=True)
