@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,3 +194,22 @@ def _users(library: str) -> list[Module]:
         for module in MODULES
         if library in {name.partition(".")[0] for name in module.imports()}
     ]
+
+
+def test_no_module_binds_a_constant_twice() -> None:
+    """The second binding would change what the code above it means."""
+    twice = {}
+    for module in MODULES:
+        names = Counter(
+            target.id
+            for node in module.tree.body
+            if isinstance(node, (ast.Assign, ast.AnnAssign))
+            for target in (
+                node.targets if isinstance(node, ast.Assign) else [node.target]
+            )
+            if isinstance(target, ast.Name)
+        )
+        found = [name for name, number in names.items() if number > 1]
+        if found:
+            twice[module.name] = found
+    assert twice == {}

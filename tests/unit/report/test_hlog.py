@@ -100,7 +100,12 @@ def test_series_and_keys_are_tags(tmp_path: Path) -> None:
     )
     found = read(text, tmp_path / "one.hlog")
     tags = [histogram.get_tag() for histogram in found]
-    assert tags == ["shop:pay", "shop:a_b_c", r"shop:pay/tea\nmilk", "shop:pay/nil"]
+    assert tags == [
+        "shop:pay",
+        r"shop:a\sb\x2Cc",
+        r"shop:pay/tea\nmilk",
+        "shop:pay/nil",
+    ]
     assert same(found[3], SECOND_ONE)
 
 

@@ -134,6 +134,27 @@ def test_methods_are_read_back(tmp_path: Path) -> None:
         assert read_back(tmp_path, jsons(made)).groups == (group,)
 
 
+NAMES = ("a,b", "a_b", "a b", "wörld", "\\x2C", "\x1b[m\nx", "\udcff", "e\u0301", "日")
+
+
+def test_each_key_has_its_own_tag_and_name(tmp_path: Path) -> None:
+    """The names that are shown are those of the report, not escaped twice."""
+    made = result(**dict.fromkeys(NAMES, OLD))
+    written = hlog(made)
+    assert written.isascii()
+    tags = [line.split(",")[0] for line in written.splitlines() if line[:4] == "Tag="]
+    assert len(set(tags)) == len(NAMES)
+    assert tags[:3] == [
+        r"Tag=shop:pay/a\x2Cb",
+        "Tag=shop:pay/a_b",
+        r"Tag=shop:pay/a\sb",
+    ]
+    found = read_back(tmp_path, written)
+    assert [group.series for group in found.groups] == [f"shop:pay/{n}" for n in NAMES]
+    shown = [line.split()[0] for line in lines(found, found)[3:]]
+    assert {"shop:pay/wörld", r"shop:pay/\\x2C", r"shop:pay/\xFF"} <= set(shown)
+
+
 def test_a_log_of_another_tool(tmp_path: Path) -> None:
     """Two digits, another range, no legend."""
     other = HdrHistogram(1, 10**7, 2)

@@ -555,3 +555,13 @@ def test_a_stack_of_the_makers() -> None:
     assert stack("c!A#b@/x.rb:3").frames == (
         Frame(FrameKind.C, "A#b", "b", "/x.rb", 3),
     )
+
+
+def test_a_semicolon_separates_frames_of_folded_stacks_alone() -> None:
+    thread = replace(WORKER, name="a;b")
+    profile = Profile(counted(sample("C#m;n@/a;b.rb:1", thread=thread)))
+    document = json.loads(rendered("speedscope", profile))
+    assert document["profiles"][0]["name"] == "[a;b, tid 4213]"
+    assert document["shared"]["frames"] == [{"name": "C#m;n", "file": "/a;b.rb"}]
+    folded = list(folded_lines(profile.counts, Folding(threads=True)))
+    assert folded == ["[a,b, tid 4213];C#m,n /a,b.rb 1"]

@@ -25,7 +25,6 @@ from rbtrace_py.aggregate.histogram import (
 )
 from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.results import GAUGES, Group, Key, Result
-from rbtrace_py.aggregate.tables import printable
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.probes import OperandRole
 
@@ -37,6 +36,9 @@ _LOG_LINE = re.compile(
     r"(?:Tag=(?P<tag>[^,]*),)?(?P<begin>[\d.]+),(?P<length>[\d.]+),[\d.]+,"
     r"(?P<blob>[A-Za-z0-9+/=]+)"
 )
+_ESCAPE = re.compile(r"\\(?:u\{([0-9A-F]{1,6})\}|x([0-9A-F]{2})|(.))")
+_NAMED = {"a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r"}
+_NAMED |= {"e": "\x1b", "s": " "}
 _Place = tuple[str, type, Key, bool]
 
 
@@ -114,14 +116,18 @@ def _of_document(document: Mapping[str, Any]) -> Result:
     return Result(
         command,
         tuple(_number(pid) for pid in document.get("pids", ())),
-        tuple(printable(str(series)) for series in document["series"]),
+        tuple(str(series) for series in document["series"]),
         _number(document["started_ns"]),
         _number(document["ended_ns"]),
         tuple(_group(group, document) for group in document["groups"]),
-        {str(name): _number(n) for name, n in document.get("counters", {}).items()},
+        {
+            name: _number(number)
+            for name, number in document.get("counters", {}).items()
+            if name.isidentifier()
+        },
         None if by is None else str(by),
         str(document["unit"]),
-        None if operand is None else printable(str(operand)),
+        None if operand is None else str(operand),
     )
 
 
@@ -135,7 +141,7 @@ def _group(group: Mapping[str, Any], document: Mapping[str, Any]) -> Group:
     elif "buckets" in group:
         distribution = _values(group["buckets"], group["apart"], document["unit"])
     found = Group(
-        printable(str(group["series"])),
+        str(group["series"]),
         key,
         _number(group["count"]),
         _number(group.get("total") or 0),
@@ -204,7 +210,7 @@ def _of_log(text: str) -> Result:
     found = _LOG_LINE.fullmatch(text)
     if not found:
         raise ValueError("an invalid line of a log")
-    series = printable(found["tag"] or "latency")
+    series = _ESCAPE.sub(_unescaped, found["tag"] or "latency")
     histogram = decode(found["blob"])
     total = round(histogram.mean * histogram.count)
     group = Group(series, None, histogram.count, total, histogram)
@@ -212,3 +218,13 @@ def _of_log(text: str) -> Result:
         round(float(found[name]) * 1_000_000_000) for name in ("begin", "length")
     )
     return Result("latency", (), (series,), began, began + lasted, (group,), unit="ns")
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code, byte, named = found.groups()
+    if code:
+        return chr(int(code, 16))
+    if byte:  # of a text that is not UTF-8, as ``surrogateescape`` has it
+        number = int(byte, 16)
+        return chr(number if number < 0x80 else 0xDC00 + number)
+    return _NAMED.get(named, named)

@@ -15,7 +15,7 @@ from rbtrace_py.aggregate.hdr import encode
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.report.style import ASCII
-from rbtrace_py.report.text import key_label
+from rbtrace_py.report.text import escape, key_label
 
 _NOT_IN_TAGS = re.compile(r"[^!-+\--~]")
 _LEGEND = (
@@ -79,7 +79,12 @@ def _seconds(nanoseconds: int) -> str:
 
 
 def _tag(result: Result, group: Group) -> str:
-    words = [group.series]
+    words = [escape(group.series, ASCII)]
     if result.by is not None:
         words.append(key_label(group, ASCII))
-    return _NOT_IN_TAGS.sub("_", "/".join(words))
+    return _NOT_IN_TAGS.sub(_escaped, "/".join(words))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    r"""``\s``, ``\x2C``: as in Ruby, like what ``key_label`` has escaped before."""
+    return r"\s" if found[0] == " " else f"\\x{ord(found[0]):02X}"

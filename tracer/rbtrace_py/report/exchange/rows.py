@@ -6,6 +6,7 @@ lines ``Class#method path:line``. It does not change.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from posixpath import basename
 from typing import NamedTuple
@@ -143,9 +144,9 @@ def portable_label(label: Label) -> Label:
     return label._replace(text=f"{label.name} {basename(path)}")
 
 
-def thread_text(thread: RubyThread) -> str:
-    """``[worker 1, tid 4213]``."""
-    name = clean(thread.name) if thread.name else _nameless(thread)
+def thread_text(thread: RubyThread, write: Callable[[str], str] | None = None) -> str:
+    """``[worker 1, tid 4213]``; ``write`` makes a name fit to be shown."""
+    name = (write or clean)(thread.name) if thread.name else _nameless(thread)
     return f"[{name}]" if thread.tid is None else f"[{name}, tid {thread.tid}]"
 
 
@@ -159,7 +160,12 @@ def state_text(state: ThreadState) -> str:
 
 
 def clean(text: str) -> str:
-    """``;`` is ``,`` and what is not printable ``?``; nothing at all ``(unknown)``."""
+    """Return a printable text in which ``;`` is ``,``: it separates folded frames."""
+    return printable(text).replace(";", ",")
+
+
+def printable(text: str) -> str:
+    """Return a text with ``?`` for what is not printable; ``(unknown)`` if empty."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else "?" for c in text)
-    return text.replace(";", ",") or "(unknown)"
+    return text or "(unknown)"

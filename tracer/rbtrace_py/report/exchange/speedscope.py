@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, Stack
-from rbtrace_py.report.exchange.rows import clean, thread_text
+from rbtrace_py.report.exchange.rows import printable, thread_text
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.weights import idle_text
 
@@ -40,7 +40,7 @@ def speedscope_pieces(profile: Profile, options: ReportOptions) -> Iterator[str]
     yield f'{json.dumps(head)[:-1]}, "profiles": ['
     several = len({thread.pid for thread in order}) > 1
     for number, thread in enumerate(order):
-        name = f"[pid {thread.pid}] " * several + thread_text(thread)
+        name = f"[pid {thread.pid}] " * several + thread_text(thread, printable)
         yield ("," * bool(number)) + json.dumps(
             _profile(name, threads[thread], profile.unit)
         )
@@ -48,11 +48,11 @@ def speedscope_pieces(profile: Profile, options: ReportOptions) -> Iterator[str]
 
 
 def _name(profile: Profile, options: ReportOptions) -> str:
-    name = clean(options.title or profile.meta.command or "Ruby")
+    name = printable(options.title or profile.meta.command or "Ruby")
     own = profile.counts.statistics
     if not own.idle:
         return name
-    return f"{name} ({idle_text(own.idle, own.unit).replace(';', ',')})"
+    return f"{name} ({idle_text(own.idle, own.unit)})"
 
 
 def _by_thread(
@@ -83,13 +83,13 @@ def _key(frame: Frame, lines: bool) -> tuple[object, ...]:
 
 def _frame(key: tuple[object, ...]) -> dict[str, object]:
     kind, name, path, line = key
-    found: dict[str, object] = {"name": clean(str(name))}
+    found: dict[str, object] = {"name": printable(str(name))}
     if kind is FrameKind.C:
         found["file"] = "(C)"
     if kind is FrameKind.KERNEL:
         found["file"] = "(kernel)"
     if path:
-        found["file"] = clean(str(path))
+        found["file"] = printable(str(path))
     if line is not None:
         found["line"] = line
     return found

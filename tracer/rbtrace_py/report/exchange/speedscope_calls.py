@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
 from rbtrace_py.model.calls import CalledMethod, MethodKind
-from rbtrace_py.report.exchange.rows import clean
+from rbtrace_py.report.exchange.rows import printable
 from rbtrace_py.report.exchange.speedscope import SCHEMA
 from rbtrace_py.report.exchange.tracks import Tracks, track_name
 
@@ -49,7 +49,7 @@ def evented_pieces(
     head = {
         "$schema": SCHEMA,
         "exporter": f"rbtrace-py {__version__}",
-        "name": clean(title or "Ruby"),
+        "name": printable(title or "Ruby"),
         "activeProfileIndex": 0,
         "shared": {"frames": [_frame(method) for method in frames]},
     }
@@ -92,11 +92,11 @@ def _take(
 
 
 def _frame(method: CalledMethod) -> dict[str, object]:
-    found: dict[str, object] = {"name": clean(method.full_name)}
+    found: dict[str, object] = {"name": printable(method.full_name)}
     if method.kind is MethodKind.C:
         found["file"] = "(C)"
     elif method.path:
-        found["file"] = clean(method.path)
+        found["file"] = printable(method.path)
         if method.line is not None:
             found["line"] = method.line
     return found
@@ -105,7 +105,7 @@ def _frame(method: CalledMethod) -> dict[str, object]:
 def _profile(track: _Track, start: int) -> dict[str, object]:
     return {
         "type": "evented",
-        "name": clean(track.name),
+        "name": printable(track.name),
         "unit": "nanoseconds",
         "startValue": track.times[0] - start,
         "endValue": track.times[-1] - start,
