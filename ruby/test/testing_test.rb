@@ -281,6 +281,13 @@ class TestingTest < Minitest::Test
     assert_equal 1, assert_fired(full, id: 7) { @probe.fire(7, "tea") }.size
     assert_fired(@probe, id: 1..7, sku: /t/)
     refute_fired(full, id: 8)
+    assert_fired(full, id: 7, times: 1)
+    assert_fired(full, times: 2) { 2.times { |id| @probe.fire(id, "tea") } }
+    assert_fired(full, id: 0, times: 1) { 2.times { |id| @probe.fire(id, "tea") } }
+    assert_fired(full, times: 0) {}
+    message = failure { assert_fired(full, id: 7, times: 2) }
+    assert_match(/#{full} with id: 7 fired 1 times, not 2. Fired:\n  #{full}\(id: 7, /, message)
+    assert_match(/#{full} fired 0 times, not 1. Nothing/, failure { assert_fired(full, times: 1) {} })
     assert_match(/#{full} with id: 8 did not fire. Fired:\n  #{full}\(id: 7, /, failure { assert_fired(full, id: 8) })
     assert_match(/#{full} did not fire. Nothing fired./, failure { assert_fired(full) {} })
     assert_match(/#{full} with id: 7 fired. Fired:\n  #{full}\(id: 7, /, failure { refute_fired(full, id: 7) })

@@ -71,18 +71,21 @@ module Tracepoint
       end
 
       # @param name [Symbol, String, Probe, Span] as for {Pattern}
+      # @param times [Integer, nil] exact number of events; nil: at least one
       # @param arguments [Hash] compared with `===`: a Range or a Regexp will do
       # @yield what fires it
       # @return [Array<Event>] those that match
-      def assert_fired(name, **arguments, &block)
+      def assert_fired(name, times: nil, **arguments, &block)
         pattern = Pattern.new(name, arguments)
         events = fired(&block)
         found = pattern.select(events)
-        assert !found.empty?, "#{pattern} did not fire. #{pattern.report(events)}"
+        said = times ? "fired #{found.size} times, not #{times}" : "did not fire"
+        assert times ? found.size == times : !found.empty?, "#{pattern} #{said}. #{pattern.report(events)}"
         found
       end
 
-      # @param (see #assert_fired)
+      # @param name (see #assert_fired)
+      # @param arguments (see #assert_fired)
       # @yield what does not fire it
       # @return [nil]
       def refute_fired(name, **arguments, &block)
