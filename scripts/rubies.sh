@@ -191,13 +191,22 @@ strip_copy() {
   say "$tree-stripped: $("$tree-stripped/bin/ruby" -v)"
 }
 
+# tree_name FOLDER FLAG…: both, as a file's name. It has 255 bytes at most. If the flags are
+# too long, a checksum of all of them stands for their end.
+tree_name() {
+  local name
+  name=$1$(printf '%s' "${*:2}" | sed 's/^./ &/' | tr -cs 'A-Za-z0-9._' '-')
+  [ ${#name} -le 200 ] || name=${name:0:180}-$(printf '%s' "$*" | sha256sum | cut -c 1-16)
+  printf '%s\n' "$name"
+}
+
 # build_from DIR FLAG…: in a copy, so that DIR stays as it is.
 build_from() (
   local source name tree work log
   source=$(cd "$1" && pwd)
   shift
   [ -f "$source/vm_core.h" ] || die "$source is no folder of Ruby's source"
-  name=$(basename "$source")$(printf '%s' "${*:+ $*}" | tr -cs 'A-Za-z0-9._' '-')
+  name=$(tree_name "$(basename "$source")" "$@")
   tree=$RUBIES_DIR/$name
   [ ! -x "$tree/bin/ruby" ] || { say "$tree is built already" && return; }
   mkdir -p "$RUBIES_DIR"
