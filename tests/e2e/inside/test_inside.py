@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,21 @@ def test_memory(target: Target) -> None:
     assert [line for line in out.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("command", ["backtraces", "memory", "shapesdump", "fork"])
+def test_memory_without_an_agent() -> None:
+    with closing(Target(*rubies.command(HERE))) as target:
+        out, err, code = run("memory", target.pid)
+        document = json.loads(run("memory", target.pid, "--json")[0])
+        status = Path(f"/proc/{target.pid}/status").read_text()
+    assert code == 0
+    assert f"no agent in process {target.pid}: objects" in err
+    names = [line.split()[0] for line in out.splitlines()]
+    assert names == ["process", "resident", "proportional", "swapped"]
+    (resident,) = re.findall(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+    assert document["rss"] == pytest.approx(int(resident) * 1024, rel=0.1)
+    assert (document["gc"], document["objects"]) == ({}, {})
+
+
+@pytest.mark.parametrize("command", ["backtraces", "shapesdump", "fork"])
 def test_without_an_agent(command: str) -> None:
     target = Target(*rubies.command(HERE))
     try:

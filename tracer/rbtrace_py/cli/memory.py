@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import click
 
+from rbtrace_py.agent.place import NoAgent, runs_no_ruby
 from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.output import say_note
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
+from rbtrace_py.linux.process import Process
+from rbtrace_py.model.process_state import MemoryUse
 from rbtrace_py.report.terminal.inside import memory_document, memory_lines
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
@@ -21,8 +25,8 @@ def command(
     """Show a process's memory: resident size, Ruby objects, GC.stat.
 
     The agent in the process answers (see `eval --help` for how to load it).
-    Counting objects walks the heap, which pauses the program: about 20 ms per
-    million objects.
+    Without one, only the kernel's sizes are shown. Counting objects walks the heap,
+    which pauses the program: about 20 ms per million objects.
 
     \b
     Examples:
@@ -30,4 +34,15 @@ def command(
       rbtrace-py memory 1234 --json
     """
     check_words("memory", targets, words)
-    show(targets, options, commands.memory, memory_document, memory_lines)
+    show(targets, options, _memory, memory_document, memory_lines)
+
+
+def _memory(process: Process) -> MemoryUse:
+    try:
+        return commands.memory(process)
+    except NoAgent as error:
+        if runs_no_ruby(process):
+            raise
+        found = commands.memory_by_kernel(process)
+        say_note(f"{error}: objects and GC.stat are unknown (--attach loads the agent)")
+        return found

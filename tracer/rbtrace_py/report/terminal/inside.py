@@ -85,9 +85,11 @@ def _heading(thread: ThreadBacktrace, style: Style) -> str:
 
 
 def memory_lines(pid: int, found: MemoryUse, style: Style) -> Iterator[str]:
-    """Three tables: what the kernel says, the objects, ``GC.stat``."""
+    """Yield the kernel's sizes, and as far as known, the objects and ``GC.stat``."""
     sizes = {"resident": found.rss, "proportional": found.pss, "swapped": found.swap}
     yield from _table(f"process {pid}", _sizes(sizes), style)
+    if not found.gc:
+        return
     yield ""
     yield from _table("objects", _objects(found.objects), style)
     yield ""

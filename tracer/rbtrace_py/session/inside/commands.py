@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.filter_check import check_filters
 from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map, Value
 from rbtrace_py.agent.refusal import DEFAULT_FILTERS
-from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.errors import NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.process import Process, inner_id, parse_status
 from rbtrace_py.linux.processes import children
 from rbtrace_py.linux.procfs import read_file
@@ -142,6 +143,22 @@ def memory(process: Process) -> MemoryUse:
         objects=dict(_scalars(_field(reply, "objects", dict))),
         **{name: None if size < 0 else size for name, size in sizes.items()},
     )
+
+
+_SIZES = re.compile(rb"^(?:Vm)?(Rss|RSS|Pss|Swap):\s+(\d+) kB$", re.MULTILINE)
+
+
+def memory_by_kernel(process: Process) -> MemoryUse:
+    """Return the kernel's view alone, which needs no agent.
+
+    Source: /proc/PID/smaps_rollup, or without the right to read it /proc/PID/status.
+    """
+    try:
+        text = process.read("smaps_rollup")
+    except NotPermitted:
+        text = process.read("status")
+    sizes = {name.lower(): int(size) * 1024 for name, size in _SIZES.findall(text)}
+    return MemoryUse({}, {}, sizes.get(b"rss"), sizes.get(b"pss"), sizes.get(b"swap"))
 
 
 def heapdump(
