@@ -8,7 +8,7 @@ from linux_targets import is_root
 from rbtrace_py.linux import kernel as module
 from rbtrace_py.linux.kernel import (
     effective_capabilities,
-    may_use_bpf,
+    missing_for_bpf,
     parse_version,
     read_kernel,
     tracefs,
@@ -34,9 +34,9 @@ def test_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
         module, "read_text", lambda *_: f"CapPrm: 0\nCapEff:\t{1 << 39 | 1 << 19:016x}"
     )
     assert effective_capabilities() == {"CAP_BPF", "CAP_SYS_PTRACE"}
-    assert not may_use_bpf(effective_capabilities())
-    assert may_use_bpf(frozenset({"CAP_BPF", "CAP_PERFMON"}))
-    assert may_use_bpf(frozenset({"CAP_SYS_ADMIN"}))
+    assert missing_for_bpf(effective_capabilities()) == ["CAP_PERFMON"]
+    assert not missing_for_bpf(frozenset({"CAP_BPF", "CAP_PERFMON"}))
+    assert not missing_for_bpf(frozenset({"CAP_SYS_ADMIN"}))
     monkeypatch.setattr(module, "read_text", lambda *_: None)
     assert effective_capabilities() == frozenset()
 

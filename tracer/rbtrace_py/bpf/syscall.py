@@ -17,7 +17,7 @@ from rbtrace_py.linux import locked_memory
 from rbtrace_py.linux.kernel import (
     effective_capabilities,
     has_seccomp_filter,
-    may_use_bpf,
+    missing_for_bpf,
 )
 
 MAP_CREATE = 0
@@ -94,7 +94,8 @@ def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
     """The exception for an error number of the kernel's."""
     text = f"cannot {doing}: {os.strerror(error)}"
     if error in (errno.EPERM, errno.EACCES) and not log:
-        if has_seccomp_filter() and may_use_bpf(effective_capabilities()):
+        lacking = missing_for_bpf(effective_capabilities())
+        if has_seccomp_filter() and not lacking:
             return NotPermitted(
                 f"{text}. The capabilities suffice, so the seccomp filter of this"
                 " container forbids it",
@@ -102,10 +103,11 @@ def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
                 " seccomp=unconfined. Podman 4's default filter allows bpf only with"
                 " CAP_SYS_ADMIN",
             )
+        missing = " and ".join(lacking)
+        with_them = f", or with {missing}" if missing else ""
         return NotPermitted(
             text,
-            "Run as root (sudo), or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE;"
-            " `rbtrace-py doctor` shows what is missing",
+            f"Run as root (sudo){with_them}; `rbtrace-py doctor` shows what is missing",
             root_helps=True,
         )
     return BpfError(text, log or "`rbtrace-py doctor` shows what this kernel has")

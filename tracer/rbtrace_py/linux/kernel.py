@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from rbtrace_py.linux.procfs import read_int, read_text
 
 _CAPABILITIES = {
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_DAC_READ_SEARCH": 2,
     "CAP_SYS_PTRACE": 19,
     "CAP_SYS_ADMIN": 21,
     "CAP_SYS_RESOURCE": 24,
@@ -31,7 +33,6 @@ class Kernel:
     version: tuple[int, int]
     machine: str
     perf_event_paranoid: int | None
-    unprivileged_bpf_disabled: int | None
     yama: int | None
     lockdown: str | None
     tracefs: str | None
@@ -45,9 +46,6 @@ def read_kernel() -> Kernel:
         version=parse_version(name.release),
         machine=name.machine,
         perf_event_paranoid=read_int("/proc/sys/kernel/perf_event_paranoid"),
-        unprivileged_bpf_disabled=read_int(
-            "/proc/sys/kernel/unprivileged_bpf_disabled"
-        ),
         yama=read_int("/proc/sys/kernel/yama/ptrace_scope"),
         lockdown=_lockdown(),
         tracefs=tracefs(),
@@ -88,6 +86,8 @@ def has_seccomp_filter() -> bool:
     return "\nSeccomp:\t2\n" in (read_text("/proc/self/status") or "")
 
 
-def may_use_bpf(capabilities: frozenset[str]) -> bool:
-    """Do these suffice to load programs and attach them to uprobes?"""
-    return "CAP_SYS_ADMIN" in capabilities or capabilities >= {"CAP_BPF", "CAP_PERFMON"}
+def missing_for_bpf(capabilities: frozenset[str]) -> list[str]:
+    """Return the missing capabilities for loading and attaching BPF programs."""
+    if "CAP_SYS_ADMIN" in capabilities:
+        return []
+    return sorted({"CAP_BPF", "CAP_PERFMON"} - capabilities)

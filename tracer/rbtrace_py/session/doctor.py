@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rbtrace_py.bpf.features import probe_features
 from rbtrace_py.errors import NotPermitted, NotRuby, RbtraceError
@@ -12,7 +12,7 @@ from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.kernel import (
     Kernel,
     effective_capabilities,
-    may_use_bpf,
+    missing_for_bpf,
     read_kernel,
 )
 from rbtrace_py.linux.probes import Scan, StateReader, scan_probes
@@ -46,10 +46,10 @@ def machine_checks() -> Iterator[Check]:
     capabilities = effective_capabilities()
     yield _kernel(kernel)
     yield _rights(capabilities)
-    yield from _bpf_features(kernel, capabilities)
+    yield from _bpf_features(capabilities)
     yield _btf(kernel)
     yield _bcc()
-    if may_use_bpf(capabilities):
+    if not missing_for_bpf(capabilities):
         yield _stack_walks()
     yield _tracefs(kernel)
     yield _perf_events(kernel, capabilities)
@@ -74,28 +74,52 @@ def _kernel(kernel: Kernel) -> Check:
     return Check("kernel", CheckStatus.OK, text)
 
 
+_GAINS = (
+    ({"CAP_BPF", "CAP_PERFMON"}, "probes and BPF stack walks"),
+    ({"CAP_SYS_PTRACE"}, "other users' stacks"),
+    ({"CAP_CHECKPOINT_RESTORE", "CAP_DAC_READ_SEARCH"}, "other users' probes"),
+    ({"CAP_DAC_OVERRIDE"}, "other users' agents"),
+)
+"""Capabilities, and the features that they add."""
+
+
 def _rights(capabilities: frozenset[str]) -> Check:
     who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
-    wanted = {"CAP_SYS_PTRACE"}
-    if not may_use_bpf(capabilities):
-        wanted |= {"CAP_BPF", "CAP_PERFMON"}
-    missing = sorted(wanted - capabilities)
-    if not missing:
+    if "CAP_SYS_ADMIN" in capabilities:
+        capabilities |= {"CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE"}
+    gains = [
+        f"{_listed(wanted - capabilities)} for {gain}"
+        for wanted, gain in _GAINS
+        if wanted - capabilities
+    ]
+    if not gains:
         return Check("rights", CheckStatus.OK, f"{who}, with the required capabilities")
-    advice = (
-        "This is root in a container: give it these capabilities, or run outside"
+    more = (
+        "This is root in a container: add the capabilities, or run outside"
         if os.geteuid() == 0
-        else "Run as root (sudo), or give the command these capabilities"
+        else "Root (sudo) has them all"
     )
     return Check(
-        "rights", CheckStatus.FAIL, f"{who}, without {', '.join(missing)}", advice
+        "rights",
+        CheckStatus.WARN,
+        f"{who}, without the capabilities that some commands need",
+        f"Add {'; '.join(gains)}. {more}",
     )
 
 
-def _bpf_features(kernel: Kernel, capabilities: frozenset[str]) -> Iterator[Check]:
-    """Ask the kernel for its BPF features; only one who may use BPF can ask."""
-    if not may_use_bpf(capabilities):
-        yield _unprivileged_bpf(kernel)
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(sorted(names))
+
+
+def _bpf_features(capabilities: frozenset[str]) -> Iterator[Check]:
+    """Ask the kernel for its BPF features, which takes the rights to use BPF."""
+    if missing := _listed(missing_for_bpf(capabilities)):
+        yield Check(
+            "BPF",
+            CheckStatus.WARN,
+            f"not checked without {missing}",
+            "Stacks of your own processes, and the agent's commands, need no BPF",
+        )
         return
     try:
         features = probe_features()
@@ -127,16 +151,6 @@ def _feature(name: str, is_there: bool) -> Check:
         ),
     )
     return Check(name, status, "not available", advice)
-
-
-def _unprivileged_bpf(kernel: Kernel) -> Check:
-    level = kernel.unprivileged_bpf_disabled
-    text = (
-        f"not checked without privileges (kernel.unprivileged_bpf_disabled is {level})"
-    )
-    return Check(
-        "BPF", CheckStatus.FAIL, text, "Tracing always needs the privileges above"
-    )
 
 
 def _btf(kernel: Kernel) -> Check:
@@ -243,16 +257,17 @@ def _reading(kernel: Kernel, capabilities: frozenset[str]) -> Check:
     name, scope = "stacks", kernel.yama or 0
     if scope < 3 and "CAP_SYS_PTRACE" in capabilities:
         return Check(name, CheckStatus.OK, "of any process (CAP_SYS_PTRACE)")
+    # Without BPF as well, nothing is left but agents that let in their own user.
+    is_failed = scope >= 2 and missing_for_bpf(capabilities)
+    status = CheckStatus.FAIL if is_failed else CheckStatus.WARN
     if scope >= 3:
-        return Check(name, CheckStatus.WARN, "of no process (Yama)", _AS_PTRACER[3])
+        return Check(name, status, "of no process (Yama)", _AS_PTRACER[3])
     whose = (
         f"of processes of user {os.geteuid()}",
         "only of programs started with `-- COMMAND`",
         "of no process (Yama)",
     )[scope]
-    return Check(
-        name, CheckStatus.WARN, f"{whose} (no CAP_SYS_PTRACE)", _AS_PTRACER[scope]
-    )
+    return Check(name, status, f"{whose} (no CAP_SYS_PTRACE)", _AS_PTRACER[scope])
 
 
 _AS_PTRACER = {
