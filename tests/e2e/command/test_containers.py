@@ -116,6 +116,9 @@ def test_what_it_says_without_rights_to_its_files(container: int) -> None:
     done = look("count", container, "checkout", caps="sys_ptrace,bpf,perfmon")
     assert "has not defined one yet" not in done.stderr
     assert "CAP_DAC_READ_SEARCH" in done.stderr
+    done = look("eval", container, "1", caps=STACKS)
+    assert "no agent" not in done.stderr
+    assert "CAP_DAC_OVERRIDE" in done.stderr
     done = look("attach", container, caps=STACKS)
     assert "security module" not in done.stderr
     assert "CAP_DAC_OVERRIDE" in done.stderr

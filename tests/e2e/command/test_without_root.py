@@ -98,3 +98,54 @@ def test_probes_of_ones_own_process_need_bpf_alone(user: User, own: Target) -> N
     done = user.run(*words, caps="bpf,perfmon")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["count"] > 0
+
+
+@pytest.fixture
+def foreign_agent(public_copy: PublicCopy, root: None) -> Iterator[Target]:
+    """A process of another user, with the agent."""
+    yield from _ruby(public_copy, OTHER, "agent")
+
+
+def test_the_error_names_the_capability_that_helps(user: User, foreign: Target) -> None:
+    done = user.run("dump", foreign.pid)
+    said = " ".join(done.stderr.split())
+    assert f"Run as {OTHER}, as root, or with CAP_SYS_PTRACE" in said
+    assert done.returncode == 3
+    assert user.run("dump", foreign.pid, caps="sys_ptrace").returncode == 0
+
+
+@pytest.mark.parametrize("target", ["foreign", "foreign_agent"])
+def test_doctor_of_another_users_process(
+    user: User, target: str, request: pytest.FixtureRequest
+) -> None:
+    """The gem is loaded, but its probes are in a file that cannot be opened."""
+    pid = request.getfixturevalue(target).pid
+    found = checks(user.run("doctor", pid, "--json", caps="sys_ptrace,bpf,perfmon"))
+    assert found["stacks"]["status"] == found["memory"]["status"] == "ok"
+    assert found["files"]["status"] == found["gem"]["status"] == "warn"
+    assert "has loaded the gem" in found["gem"]["advice"]
+    assert "Gemfile" not in found["gem"]["advice"]
+    for check in ("files", "rights"):
+        said = found[check]["text"] + found[check]["advice"]
+        assert "CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH" in said
+
+
+def test_a_probe_in_a_file_that_cannot_be_opened(
+    user: User, foreign_agent: Target
+) -> None:
+    words = ("count", foreign_agent.pid, "checkout")
+    done = user.run(*words, caps="sys_ptrace,bpf,perfmon")
+    said = " ".join(done.stderr.split())
+    assert "without CAP_CHECKPOINT_RESTORE and CAP_DAC_READ_SEARCH" in said
+    assert done.returncode == 4
+
+
+@pytest.mark.parametrize("caps", ["sys_ptrace", "sys_ptrace,dac_read_search"])
+def test_an_agent_that_another_user_cannot_reach(
+    user: User, foreign_agent: Target, caps: str
+) -> None:
+    done = user.run("eval", foreign_agent.pid, "1 + 1", caps=caps)
+    said = " ".join(done.stderr.split())
+    assert f"answers only root and user {OTHER}" in said
+    assert "no agent" not in said
+    assert (done.stdout, done.returncode) == ("", 3)

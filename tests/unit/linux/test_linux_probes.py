@@ -12,7 +12,7 @@ from elfmaker import Elf, image_note, site_note
 from linux_targets import HERE, LIBRARY, compile_c, is_root, running
 
 from processes import comes_true
-from rbtrace_py.errors import RbtraceError
+from rbtrace_py.errors import NotPermitted
 from rbtrace_py.linux import probes as module
 from rbtrace_py.linux.binaries import open_binary
 from rbtrace_py.linux.elf.reader import ElfFile
@@ -213,11 +213,11 @@ def test_a_state_that_cannot_be_read(
             assert reader.state(probe) == unknown
         assert probe_state(process, probe) == unknown
 
-    def refuse(*_: object) -> int:
-        raise RbtraceError("no")
+    def refuse(*_: object) -> bytes:
+        raise NotPermitted("no")
 
     with running(target) as popen, Process(popen.pid) as process:
-        monkeypatch.setattr(process, "open", refuse)
+        monkeypatch.setattr(module.ProcessMemory, "read", refuse)
         assert probe_state(process, probe) == unknown
 
 

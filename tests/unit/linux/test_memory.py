@@ -107,7 +107,7 @@ except NotPermitted as error:
     )
     assert said.stdout == (
         f"not allowed to read the memory of process {os.getpid()}: it belongs to user"
-        " root | Run as root\n"
+        " root | Run as root, or with CAP_SYS_PTRACE\n"
     ), said.stderr
     assert NotPermitted.exit_code == 3
 

@@ -18,6 +18,7 @@ from itertools import chain, islice
 from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, RbtraceError
 from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
 from rbtrace_py.linux.elf.reader import Budget, ElfFile
+from rbtrace_py.linux.kernel import missing_of
 from rbtrace_py.linux.paths_in_root import open_directory_in_root
 from rbtrace_py.linux.process import Process, gone, inner_id, parse_status
 from rbtrace_py.linux.ruby_probes import is_ruby_binary
@@ -52,10 +53,14 @@ class NoAgent(NoSuchTarget):
     """No agent in the process, or none that may be talked to."""
 
 
+class HiddenAgent(NotPermitted, NoAgent):
+    """We lack the rights to see whether another user's process has an agent."""
+
+
 def connect(process: Process) -> socket.socket:
     """A connection to the agent in ``process``, which the kernel says is its.
 
-    Raises NoAgent, NoSuchTarget if the process is gone, NotPermitted.
+    Raises NoAgent (HiddenAgent), NotPermitted, NoSuchTarget if the process has ended.
     """
     search = _Search(process)
     for directory in chain(_directories(process), _directories_of_root(process)):
@@ -67,6 +72,7 @@ def connect(process: Process) -> socket.socket:
             raise gone(process.pid)
     if process.is_ending():
         raise gone(process.pid)
+    _check_rights(process, search)
     error = None if search.reasons else runs_no_ruby(process)
     if error is not None:
         raise error
@@ -76,6 +82,25 @@ def connect(process: Process) -> socket.socket:
         f"no agent in process {process.pid}{why}",
         f"{HOW_TO_LOAD}; or load it now: rbtrace-py attach {process.pid}{refused}",
     )
+
+
+def _check_rights(process: Process, search: _Search) -> None:
+    """Raise HiddenAgent if our user or our capabilities keep us from its agent."""
+    user, owner = os.geteuid(), process.uid
+    if user not in (_ROOT, owner):
+        raise HiddenAgent(
+            f"an agent in process {process.pid} answers only root and user {owner}",
+            "Run as root or as that user",
+            root_helps=True,
+        )
+    missing = missing_of({"CAP_DAC_OVERRIDE"})
+    is_denied = search.is_denied or not _can_read_variables(process)
+    if user != owner and is_denied and missing:
+        raise HiddenAgent(
+            f"cannot reach an agent in process {process.pid} of user {owner} without"
+            f" {missing}",
+            f"Add {missing}, or run as that user",
+        )
 
 
 def runs_no_ruby(process: Process) -> NoSuchTarget | None:
@@ -118,6 +143,7 @@ class _Search:
 
     reasons: why a socket is not its own, or takes no connection
     refused: directories that somebody else can have filled, and why
+    is_denied: whether we lacked the rights to use a directory or a socket
     """
 
     def __init__(self, process: Process) -> None:
@@ -125,12 +151,14 @@ class _Search:
         self._deadline = time.monotonic() + CONNECT_SECONDS
         self.reasons: list[str] = []
         self.refused: list[str] = []
+        self.is_denied = False
 
     def connection(self, directory: str) -> socket.socket | None:
         """Connect to the process's own socket in a directory, if it is there."""
         try:
             fd = _open_directory(self._process, directory)
-        except (OSError, RbtraceError):
+        except (OSError, RbtraceError) as error:
+            self.is_denied |= isinstance(error, (PermissionError, NotPermitted))
             return None
         try:
             problem = _not_its_own(self._process, fd)
@@ -147,7 +175,12 @@ class _Search:
             if left <= 0:
                 return None
             path = f"/proc/self/fd/{directory}/{name}"
-            connection = _connect(path, left, self.reasons)
+            try:
+                connection = _connect(path, left, self.reasons)
+            except PermissionError as error:
+                self.is_denied = True
+                self.reasons.append(f"its socket cannot be used: {error.strerror}")
+                continue
             if connection is None:
                 continue
             problem = _foreign(self._process, connection)
@@ -236,6 +269,14 @@ def socket_places(process: Process) -> list[str]:
     return [f"{directory}/{name}" for directory in directories]
 
 
+def _can_read_variables(process: Process) -> bool:
+    try:
+        process.read("environ", 1)
+    except NotPermitted:
+        return False
+    return True
+
+
 def _variables(process: Process) -> dict[bytes, str]:
     """Return those that name a directory."""
     try:
@@ -287,6 +328,9 @@ def _connect(path: str, seconds: float, reasons: list[str]) -> socket.socket | N
         reasons.append("its socket exists, but nobody is listening")
     except BlockingIOError:
         reasons.append("its socket refuses connections; too many are waiting")
+    except PermissionError:
+        connection.close()
+        raise
     except OSError as error:
         reasons.append(f"its socket cannot be used: {safe_text(str(error).encode())}")
     connection.close()

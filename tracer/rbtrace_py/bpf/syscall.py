@@ -14,11 +14,7 @@ import struct
 
 from rbtrace_py.errors import BpfError, NotPermitted
 from rbtrace_py.linux import locked_memory
-from rbtrace_py.linux.kernel import (
-    effective_capabilities,
-    has_seccomp_filter,
-    missing_for_bpf,
-)
+from rbtrace_py.linux.kernel import has_seccomp_filter, missing_for_bpf
 
 MAP_CREATE = 0
 MAP_LOOKUP_ELEM = 1
@@ -94,8 +90,8 @@ def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
     """The exception for an error number of the kernel's."""
     text = f"cannot {doing}: {os.strerror(error)}"
     if error in (errno.EPERM, errno.EACCES) and not log:
-        lacking = missing_for_bpf(effective_capabilities())
-        if has_seccomp_filter() and not lacking:
+        missing = missing_for_bpf()
+        if has_seccomp_filter() and not missing:
             return NotPermitted(
                 f"{text}. The capabilities suffice, so the seccomp filter of this"
                 " container forbids it",
@@ -103,7 +99,6 @@ def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
                 " seccomp=unconfined. Podman 4's default filter allows bpf only with"
                 " CAP_SYS_ADMIN",
             )
-        missing = " and ".join(lacking)
         with_them = f", or with {missing}" if missing else ""
         return NotPermitted(
             text,

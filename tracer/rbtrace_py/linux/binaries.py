@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, TooManyFiles
 from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.kernel import missing_of
 from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.procfs import read_file
@@ -107,14 +108,24 @@ def open_mapped(process: Process, file: MappedFile) -> OpenBinary:
     if not process.alive():
         raise NoSuchTarget(f"process {process.pid} has ended")
     if refused:
-        raise NotPermitted(
-            f"not allowed to open {file.binary.path}, mapped by {process.pid}",
-            "Run as root, or with CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE",
-            root_helps=True,
-        )
+        raise _not_permitted(process, file)
     raise BadElf(
         f"cannot find the file that {process.pid} maps as {file.binary.path}, or"
         " it is not a regular file"
+    )
+
+
+def _not_permitted(process: Process, file: MappedFile) -> NotPermitted:
+    """The error; ``map_files`` and ``fd`` belong to the user of the process."""
+    wanted = {"CAP_CHECKPOINT_RESTORE"}
+    if process.uid != os.geteuid():
+        wanted.add("CAP_DAC_READ_SEARCH")
+    missing = missing_of(wanted)
+    return NotPermitted(
+        f"not allowed to open {file.binary.path}, mapped by {process.pid}"
+        f"{missing and f', without {missing}'}",
+        f"Run as root{missing and f', or with {missing}'}",
+        root_helps=True,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from rbtrace_py.linux.procfs import read_int, read_text
@@ -74,11 +75,17 @@ def tracefs() -> str | None:
 
 
 def effective_capabilities() -> frozenset[str]:
-    """Return the names of those capabilities we have that tracing asks for."""
+    """Return the names of our capabilities, of those that tracing uses.
+
+    CAP_SYS_ADMIN includes those that were once a part of it.
+    """
     text = read_text("/proc/self/status") or ""
     match = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", text, re.MULTILINE)
     mask = int(match[1], 16) if match else 0
-    return frozenset(name for name, bit in _CAPABILITIES.items() if mask >> bit & 1)
+    found = {name for name, bit in _CAPABILITIES.items() if mask >> bit & 1}
+    if "CAP_SYS_ADMIN" in found:
+        found |= {"CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE"}
+    return frozenset(found)
 
 
 def has_seccomp_filter() -> bool:
@@ -86,8 +93,18 @@ def has_seccomp_filter() -> bool:
     return "\nSeccomp:\t2\n" in (read_text("/proc/self/status") or "")
 
 
-def missing_for_bpf(capabilities: frozenset[str]) -> list[str]:
-    """Return the missing capabilities for loading and attaching BPF programs."""
-    if "CAP_SYS_ADMIN" in capabilities:
-        return []
-    return sorted({"CAP_BPF", "CAP_PERFMON"} - capabilities)
+def missing_for_bpf(capabilities: frozenset[str] | None = None) -> str:
+    """Name the capabilities that we lack for BPF; see ``missing_of``."""
+    return missing_of({"CAP_BPF", "CAP_PERFMON"}, capabilities)
+
+
+def missing_of(
+    wanted: AbstractSet[str], capabilities: frozenset[str] | None = None
+) -> str:
+    """Return names of missing capabilities, joined by "and"; may be empty.
+
+    capabilities: ours by default
+    """
+    if capabilities is None:
+        capabilities = effective_capabilities()
+    return " and ".join(sorted(wanted - capabilities))

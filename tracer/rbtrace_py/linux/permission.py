@@ -94,8 +94,8 @@ def _why_without(own: Credentials, its: Credentials, scope: int) -> tuple[str, s
         return "it has changed its user or group ids", _AS_ROOT
     if its.ids and its.ids[0] != own.ids[0]:
         user = _name(its.ids[0])
-        hint = f"Run as {user}, or as root" if its.ids[0] else "Run as root"
-        return f"it belongs to user {user}", hint
+        hint = f"Run as {user}, as root, or with CAP_SYS_PTRACE"
+        return f"it belongs to user {user}", hint if its.ids[0] else _AS_ROOT
     if its.ids and its.ids[3:] != own.ids[3:]:
         return "its group is not yours", _AS_ROOT
     if not its.is_dumpable:

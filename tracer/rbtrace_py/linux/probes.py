@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from rbtrace_py.errors import BadElf, RbtraceError
+from rbtrace_py.errors import BadElf, NotPermitted, RbtraceError
 from rbtrace_py.linux.binaries import (
     MappedFile,
     OpenBinary,
@@ -21,6 +21,7 @@ from rbtrace_py.linux.elf.notes import ElfNotes, ImageNote, StapsdtNote, image_s
 from rbtrace_py.linux.elf.operands import parse_operands
 from rbtrace_py.linux.elf.reader import Budget, ElfFile, pread
 from rbtrace_py.linux.maps import mappings
+from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER, RUBY_PROBES, is_ruby_binary
 from rbtrace_py.model.probes import (
@@ -261,20 +262,19 @@ def _float_type(read: list[Location]) -> OperandType:
 class StateReader(Closing):
     """Tells of the probes of one process whether they are being traced.
 
-    Reads its memory through ``/proc/PID/mem`` and compares sites with the file.
-    Keeps descriptors until closed; what it cannot open or read is not known.
+    Reads its memory and compares sites with the file. Keeps descriptors until closed.
+    The state of a probe that it cannot open or read is unknown.
     """
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._memory: int | None = None
+        self._memory: ProcessMemory | None = ProcessMemory(process.pid)
         self._opened: dict[tuple[int, int], OpenBinary | None] = {}
         self._files: dict[tuple[int, int], MappedFile] = {}
         with suppress(RbtraceError):
             self._files = {
                 file.binary.key: file for file in group_files(mappings(process))
             }
-            self._memory = process.open("mem")
 
     def can_read(self) -> bool:
         """Can the process's memory be read?"""
@@ -289,7 +289,7 @@ class StateReader(Closing):
     def state(self, probe: Probe) -> ProbeState:
         """The state of a probe now (mappings are those of when this was made)."""
         opened = self._open(probe.binary)
-        if opened is None or self._memory is None:
+        if opened is None:
             return ProbeState(None, None)
         return ProbeState(
             traced=_any(self._is_patched(opened, site) for site in probe.sites),
@@ -342,10 +342,14 @@ class StateReader(Closing):
         if address is None or self._memory is None:
             return None
         try:
-            data = pread(self._memory, size, address)
-        except BadElf:
+            data = self._memory.read(address, size)
+        except NotPermitted:
+            self._memory = None
             return None
-        return data if len(data) == size else None
+        except RbtraceError:
+            return None
+        # The pid of an ended process may have been reused.
+        return data if self._process.alive() else None
 
     def close(self) -> None:
         """Give back all descriptors; may be called twice."""
@@ -353,9 +357,6 @@ class StateReader(Closing):
             if opened is not None:
                 opened.close()
         self._opened.clear()
-        if self._memory is not None:
-            os.close(self._memory)
-            self._memory = None
 
 
 def _any(values: Iterable[bool | None]) -> bool | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rbtrace_py.bpf.features import probe_features
 from rbtrace_py.errors import NotPermitted, NotRuby, RbtraceError
@@ -13,6 +13,7 @@ from rbtrace_py.linux.kernel import (
     Kernel,
     effective_capabilities,
     missing_for_bpf,
+    missing_of,
     read_kernel,
 )
 from rbtrace_py.linux.probes import Scan, StateReader, scan_probes
@@ -21,6 +22,7 @@ from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
 from rbtrace_py.model.checks import Check, CheckStatus
 from rbtrace_py.rubyvm.attach import Attached, attach
 from rbtrace_py.rubyvm.layout import Origin
+from rbtrace_py.session.probes.hints import is_of_gem, without_gem
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 
@@ -85,12 +87,12 @@ _GAINS = (
 
 def _rights(capabilities: frozenset[str]) -> Check:
     who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
-    if "CAP_SYS_ADMIN" in capabilities:
-        capabilities |= {"CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE"}
+    # An agent answers only its own user and root.
+    useful = _GAINS if os.geteuid() == 0 else _GAINS[:-1]
     gains = [
-        f"{_listed(wanted - capabilities)} for {gain}"
-        for wanted, gain in _GAINS
-        if wanted - capabilities
+        f"{missing} for {gain}"
+        for wanted, gain in useful
+        if (missing := missing_of(wanted, capabilities))
     ]
     if not gains:
         return Check("rights", CheckStatus.OK, f"{who}, with the required capabilities")
@@ -107,13 +109,9 @@ def _rights(capabilities: frozenset[str]) -> Check:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
-    return " and ".join(sorted(names))
-
-
 def _bpf_features(capabilities: frozenset[str]) -> Iterator[Check]:
     """Ask the kernel for its BPF features, which takes the rights to use BPF."""
-    if missing := _listed(missing_for_bpf(capabilities)):
+    if missing := missing_for_bpf(capabilities):
         yield Check(
             "BPF",
             CheckStatus.WARN,
@@ -318,7 +316,7 @@ def _process(process: Process) -> Iterator[Check]:
     yield _memory(process)
     yield _stacks(process)
     yield _ruby(process, scan)
-    yield _gem(scan)
+    yield _gem(process, scan)
 
 
 def _target(process: Process) -> Check:
@@ -337,7 +335,7 @@ def _files(scan: Scan) -> Check:
         CheckStatus.WARN,
         f"{len(scan.probes)} probes; {len(scan.problems)} problems,"
         f" first: {problem.path}: {problem.text}",
-        "Probes in these files are missing; run as root if they cannot be opened",
+        "The probes of these files are missing",
     )
 
 
@@ -408,15 +406,9 @@ def _ruby(process: Process, scan: Scan) -> Check:
     )
 
 
-def _gem(scan: Scan) -> Check:
-    count = sum(probe.binary.is_image for probe in scan.probes)
-    if count:
-        return Check(
-            "gem", CheckStatus.OK, f"{count} probes defined with tracepoint-usdt"
-        )
-    return Check(
-        "gem",
-        CheckStatus.WARN,
-        "no probes from the gem tracepoint-usdt",
-        'Add it to the Gemfile and define a probe (`require "tracepoint"`)',
-    )
+def _gem(process: Process, scan: Scan) -> Check:
+    if hint := without_gem(process, scan):
+        text = "no probes from the gem tracepoint-usdt were found"
+        return Check("gem", CheckStatus.WARN, text, hint)
+    count = sum(map(is_of_gem, scan.probes))
+    return Check("gem", CheckStatus.OK, f"{count} probes defined with tracepoint-usdt")

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 
 from rbtrace_py.errors import NoSuchProbe, RbtraceError
 from rbtrace_py.linux.binaries import mapped_files
-from rbtrace_py.linux.probes import scan_probes
+from rbtrace_py.linux.probes import Scan, scan_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER, is_ruby_binary
+from rbtrace_py.model.probes import Probe
+from rbtrace_py.session.probes.select import AGENT_PROVIDER
 
 _EXTENSION = "native.so"
 _GEM = "tracepoint"
@@ -32,11 +34,16 @@ def explain(error: NoSuchProbe, processes: Iterable[Process]) -> None:
         error.hint = "\n".join(filter(None, (hints[0], error.hint)))
 
 
-def without_gem(process: Process) -> str:
+def is_of_gem(probe: Probe) -> bool:
+    """Return whether a program defined the probe with the gem."""
+    return probe.binary.is_image and probe.provider != AGENT_PROVIDER
+
+
+def without_gem(process: Process, scan: Scan | None = None) -> str:
     """Return a hint for a process without probes of the gem; empty if it has some."""
     try:
-        scan = scan_probes(process)
-        if any(probe.binary.is_image for probe in scan.probes):
+        scan = scan or scan_probes(process)
+        if any(map(is_of_gem, scan.probes)):
             return ""
         paths = [file.binary.path for file in mapped_files(process)]
         who = f"process {process.pid} ({process.comm})"
@@ -51,8 +58,8 @@ def without_gem(process: Process) -> str:
         )
     if scan.problems:
         return (
-            "Run as root, or with CAP_DAC_READ_SEARCH and CAP_CHECKPOINT_RESTORE: its"
-            f" probes may be where nobody could look: {scan.problems[0].text}"
+            f"Run as root: {who} has loaded the gem, but its probes may be in a file"
+            f" that cannot be read: {scan.problems[0].text}"
         )
     return (
         "Define a probe (see `Tracepoint.define`), or wait for one with --wait:"

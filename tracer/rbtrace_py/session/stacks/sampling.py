@@ -17,7 +17,7 @@ from rbtrace_py.errors import (
     VmNotStarted,
 )
 from rbtrace_py.linux.closing import Starting
-from rbtrace_py.linux.kernel import effective_capabilities, missing_for_bpf
+from rbtrace_py.linux.kernel import missing_for_bpf
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Sample
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
@@ -138,11 +138,11 @@ class Sampling(Starting):
         may_read = is_choice and not options.bpf_only_option
         if may_read and options.mode in _SEEN_ALWAYS and options.is_counted:
             return  # of a thread that sleeps the kernel takes no samples to count
-        missing = missing_for_bpf(effective_capabilities())
+        missing = missing_for_bpf()
         if may_read and missing:
             self.notes.add(
                 "stacks are read from memory, which costs more CPU: the BPF engine"
-                f" needs {' and '.join(missing)} (docs/install.md, Without root)"
+                f" needs {missing} (docs/install.md, Without root)"
             )
             return
         # Only now: it is what BPF needs, which a read of memory does without.
