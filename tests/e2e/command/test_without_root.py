@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +150,25 @@ def test_an_agent_that_another_user_cannot_reach(
     assert f"answers only root and user {OTHER}" in said
     assert "no agent" not in said
     assert (done.stdout, done.returncode) == ("", 3)
+
+
+@pytest.mark.parametrize("command", ["latency", "count"])
+def test_a_selector_that_root_gets_refused_too(
+    user: User, own: Target, command: str
+) -> None:
+    done = user.run(command, own.pid, "Object#work")
+    said = " ".join(done.stderr.split())
+    assert "no probe matches Object#work Select methods with -m" in said
+    assert "sudo" not in said
+    assert done.returncode == 4
+
+
+def test_the_hook_that_attach_loaded_is_not_reported(user: User, own: Target) -> None:
+    """Its file is deleted, and only root can open it."""
+    assert user.run("attach", own.pid).returncode == 0
+    assert user.run("detach", own.pid).returncode == 0
+    assert ".rbtrace-" in Path(f"/proc/{own.pid}/maps").read_text()
+    listed = user.run("probes", own.pid)
+    assert (listed.stderr, listed.returncode) == ("", 0)
+    assert "checkout__end" in listed.stdout
+    assert checks(user.run("doctor", own.pid, "--json"))["files"]["status"] == "ok"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter
@@ -339,6 +340,7 @@ class _Printing(Session, Generic[Told]):
         self._writers = writers
         self._stop = stop
         self._have_ended = False
+        self._deadline = math.inf
         self._last = time.monotonic()
         pids = ", ".join(map(str, session.pids))
         self._waiting = Ticker(
@@ -346,7 +348,12 @@ class _Printing(Session, Generic[Told]):
         )
 
     def run(self, seconds: float | None) -> None:
-        """Write all events; another Ctrl-C drops what is left at the end."""
+        """Write all events; another Ctrl-C drops what is left at the end.
+
+        The hooks are out after ``seconds``, even if writing takes longer.
+        """
+        if seconds is not None:
+            self._deadline = time.monotonic() + seconds
         with suppress(KeyboardInterrupt):
             drive(self, Limits(seconds, self._most), self._stop.is_asked)
         has_all = self.seen == self._most
@@ -364,6 +371,8 @@ class _Printing(Session, Generic[Told]):
                 self._waiting.clear()
                 self._last = time.monotonic()
                 self._check_alive()
+                if self._last >= self._deadline:
+                    self._session.stop()
             self._write(reported)
             if self.seen == most or self._is_dropped():
                 return

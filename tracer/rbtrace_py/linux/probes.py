@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,8 @@ __all__ = [
 
 _MAX_PROBES = 200_000
 """Probes of one process, over all its files."""
+_LOADED_HOOK = re.compile(r".*/\.rbtrace-[0-9a-f]{16}/agent_hook\.so \(deleted\)")
+"""The agent's hook, which `attach` deletes once it is loaded (agent/keeper.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,8 @@ def _scan_file(
         with open_mapped(process, file) as opened:
             probes, problems = cache.probes_of(opened, budget)
     except RbtraceError as error:
-        scan.problems.append(Problem(file.binary.path, str(error)))
+        if not _LOADED_HOOK.fullmatch(file.binary.path):
+            scan.problems.append(Problem(file.binary.path, str(error)))
         return
     scan.probes.extend(probes)
     scan.problems.extend(problems)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic
 
@@ -218,6 +219,12 @@ class TracedCalls(Closing, ABC, Generic[Told]):
     def switches(self) -> list[Switch]:
         """Return the scheduler's switches of threads since the last call."""
         return [] if self._switches is None else self._switches.take()
+
+    def stop(self) -> None:
+        """Take the hooks out; what had happened by then is still to be read."""
+        for traced in self._traced.values():
+            with suppress(BrokenAgent):  # ``drain`` meets it, too
+                traced.stop()
 
     def drain(self) -> Generator[Told, None, None]:
         """Take the hooks out; what had happened by then, and what was still open."""

@@ -99,14 +99,19 @@ class TracedProcess(ABC, Generic[Told]):
 
         is_lost: it counts as such
         """
-        self._stop()
+        self.stop()
         self._given_up += self.waiting() if is_lost else 0
+
+    def stop(self) -> None:
+        """Take the hook out once; leave out the calls made meanwhile."""
+        if not self._is_stopped:
+            until = self._stop()
+            if until is not None:
+                self.stopped(until)
 
     def finish(self) -> Iterator[Told]:
         """Take the hook out; what had happened by then."""
-        until = self._stop()
-        if until is not None:
-            self.stopped(until)
+        self.stop()
         # A process that lies might go on for ever.
         left = self._ring.waiting()
         try:

@@ -15,10 +15,11 @@ from rbtrace_py.errors import (
     BpfError,
     NoSuchProbe,
     NoSuchTarget,
+    NotPermitted,
     RbtraceError,
 )
 from rbtrace_py.linux.closing import Starting
-from rbtrace_py.linux.probes import find_probes
+from rbtrace_py.linux.probes import find_probes, scan_probes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.model.probes import Probe
@@ -86,7 +87,11 @@ class ProbeSession(Starting, ProbeQuery):
     # ------------------------------------------------------------- life cycle
 
     def _start(self) -> None:
-        attacher = choose_attacher()
+        try:
+            attacher = choose_attacher()
+        except NotPermitted:
+            self._check_words()
+            raise
         if self._is_ours:
             self.check_before()
         probes = self._scan_until_there()
@@ -111,6 +116,17 @@ class ProbeSession(Starting, ProbeQuery):
             self._meter.begin()
         self._untracked = self.targets.untracked_children()
         self._note(attacher)
+
+    def _check_words(self) -> None:
+        """Raise NoSuchProbe if a word is unknown, as root would get that error, too."""
+        if self._is_ours or self.options.wait:
+            return
+        try:
+            self._scan_until_there()
+        except NoSuchProbe:
+            cache, processes = self.targets.probes, self.targets.alive()
+            if not any(scan_probes(each, cache).problems for each in processes):
+                raise
 
     def _have_methods_speak(self, probes: Mapping[int, Sequence[Probe]]) -> None:
         """Those that were named; a glob is not worth slowing a process down."""
