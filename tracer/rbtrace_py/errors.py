@@ -32,14 +32,17 @@ class TooManyFiles(RbtraceError):
         )
 
 
+TASKS_HINT = (
+    "Raise the limit of processes and threads: pids.max of the cgroup (TasksMax= of"
+    " systemd, --pids-limit of Docker), or `ulimit -u`"
+)
+
+
 class TooManyTasks(RbtraceError):
     """We may begin no further process or thread."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "no further process or thread may be started here",
-            "Raise the limit first: `ulimit -u`, or pids.max of the cgroup",
-        )
+        super().__init__("no further process or thread may be started here", TASKS_HINT)
 
 
 class UsageError(RbtraceError):

@@ -89,7 +89,7 @@ module Tracepoint
       rescue ThreadError => e
         Native.release
         files.each(&:close)
-        raise Refusal.new("system", e.message)
+        raise Refusal.no_thread(e)
       end
 
       # Without who ends them no expression is evaluated.
@@ -98,7 +98,7 @@ module Tracepoint
       rescue ThreadError => e
         Native.release
         files.each(&:close)
-        raise Refusal.new("system", e.message)
+        raise Refusal.no_thread(e)
       end
 
       # Not to be interrupted: a thread that is killed in here would leave descriptors open

@@ -184,6 +184,9 @@ module Tracepoint
       def command_stop
         Thread.new { Agent.stop }
         {}
+      rescue ThreadError # no thread can begin
+        Agent.stop
+        {}
       end
     end
   end

@@ -44,6 +44,20 @@ module Tracepoint
         end_copy if e.cause.is_a?(SystemCallError)
       end
 
+      # Answer only the command that stops the agent: the thread that accepts connections
+      # serves this one, because no other can begin.
+      def serve_stop(refusal)
+        greet
+        request, map = next_request(Agent.now + GREETING_SECONDS)
+        return answer([request, map]) if map["command"] == "stop"
+
+        refuse(request, refusal)
+      rescue Broken => e
+        refuse(0, e)
+      rescue Gone
+        nil
+      end
+
       # Its thread sees the end of the stream, and closes it.
       def hang_up
         @wire.socket.shutdown
@@ -132,11 +146,11 @@ module Tracepoint
       end
 
       # A request, with the DATA frames before it if it came in such.
-      def next_request
+      def next_request(deadline = nil)
         long = +""
         loop do
           await if Ractors::PERIOD
-          frame = @wire.read
+          frame = @wire.read(deadline)
           next if frame.type == Wire::CANCEL
           raise Broken, "0 is no request" if frame.request.zero?
 
@@ -171,6 +185,8 @@ module Tracepoint
       rescue Refusal => e
         refuse(request, e)
         raise Gone if fatal
+      rescue Errno::EAGAIN => e # of fork
+        refuse(request, Refusal.no_thread(e))
       rescue StandardError, NoMemoryError, ScriptError, SystemStackError => e
         refuse(request, Refusal.new("system", "#{e.class}: #{e.message}"))
       ensure

@@ -61,6 +61,8 @@ module Tracepoint
         end
         thread.report_on_exception = false
         thread
+      rescue ThreadError => e
+        raise Refusal.no_thread(e)
       end
 
       # Threads that the code starts are the program's; only this one is the agent's.

@@ -12,6 +12,11 @@ module Tracepoint
         @details = details
       end
 
+      # A limit of the system forbids a further thread or process.
+      def self.no_thread(error)
+        new("system", error.message, errno: Errno::EAGAIN::Errno)
+      end
+
       def to_reply
         { code: code, message: message }.merge(details)
       end

@@ -88,7 +88,7 @@ module Tracepoint
       # Nobody is let in from here on.
       def shut
         @is_shut = true
-        @thread&.kill&.join(STOP_SECONDS)
+        @thread.kill.join(STOP_SECONDS) unless [nil, Thread.current].include?(@thread)
       end
 
       # Close it, as the process ends, or the agent does.
@@ -97,7 +97,7 @@ module Tracepoint
 
         @is_shut = true
         File.unlink(@path) if @path && File.socket?(@path)
-        @thread&.kill
+        @thread.kill unless [nil, Thread.current].include?(@thread)
         @listener&.close
         (@group.list - [Thread.current]).each(&:kill)
       rescue SystemCallError, IOError
@@ -223,9 +223,7 @@ module Tracepoint
         @thread = start { accept }
         connection
       rescue ThreadError => e
-        @connections.delete(connection)
-        connection.refuse(0, Refusal.new("system", e.message))
-        connection.close
+        serve(connection) { |refused| refused.serve_stop(Refusal.no_thread(e)) }
         raise
       end
 
@@ -234,7 +232,7 @@ module Tracepoint
       end
 
       def serve(connection)
-        interruptibly { connection.serve }
+        interruptibly { block_given? ? yield(connection) : connection.serve }
       ensure
         connection.close
         @connections.delete(connection)

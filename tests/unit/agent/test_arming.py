@@ -119,7 +119,7 @@ class FakeAgent:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAgent]:
     made = FakeAgent()
-    monkeypatch.setattr(client, "connect", lambda process: made.ours)
+    monkeypatch.setattr(client, "connect", lambda *_: made.ours)
     yield made
     made.hang_up()
     made.thread.join(60)

@@ -52,7 +52,7 @@ class Listener:
 @pytest.fixture
 def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     made = Listener()
-    monkeypatch.setattr(client, "connect", lambda process: made.ours)
+    monkeypatch.setattr(client, "connect", lambda *_: made.ours)
     yield made
     made.ours.close()
     made.thread.join(60)

@@ -86,7 +86,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
         **rest: Any,
     ) -> protocol.Map:
         ours, its = socket.socketpair()
-        monkeypatch.setattr(client, "connect", lambda process: ours)
+        monkeypatch.setattr(client, "connect", lambda *_: ours)
         with its, ours:
             greeting = frame(REPLY, encode(HELLO), request=1)
             data = greeting + frame(REPLY, encode({}), request=2) + data

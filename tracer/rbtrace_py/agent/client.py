@@ -29,7 +29,7 @@ from rbtrace_py.agent.protocol import (
     Map,
     bound_of,
 )
-from rbtrace_py.errors import NotPermitted, RbtraceError
+from rbtrace_py.errors import TASKS_HINT, NotPermitted, RbtraceError
 from rbtrace_py.linux import stop_signal
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process, gone, parse_stat
@@ -82,6 +82,8 @@ class AgentError(RbtraceError):
                 "Raise its file size limit (RLIMIT_FSIZE, ulimit -f), which applies"
                 f" to the agent's memory: prlimit --pid {pid} --fsize=unlimited"
             )
+        elif self.code == "system" and reply.get("errno") == errno.EAGAIN:
+            hint = TASKS_HINT
         elif self.code == "system" and reply.get("errno") in _DENIED:
             hint = (
                 "Its filter of system calls (seccomp) may forbid memfd_create, in which"
@@ -101,6 +103,7 @@ class _Ended(Exception):
 class Agent(Closing):
     """The agent of ``process``; ``hello`` is what it said of itself after our proof.
 
+    needs_thread: see ``connect``
     address: of the text to prove with, if it is known before: our proof goes with the
     first request then, as the agent may wait long for the GVL before each
     events: what it said unasked, in order; event_bound: how much each may have
@@ -111,7 +114,9 @@ class Agent(Closing):
     MalformedAnswer also if the text is elsewhere than at ``address``.
     """
 
-    def __init__(self, process: Process, address: int | None = None) -> None:
+    def __init__(
+        self, process: Process, address: int | None = None, needs_thread: bool = True
+    ) -> None:
         self._process = process
         self._program = process.program
         check_filters(process, HELLO)
@@ -124,7 +129,7 @@ class Agent(Closing):
         self._files: list[int] = []
         self._reply_bound = self.event_bound = SMALL
         self.events: list[Map] = []
-        self._socket = connect(process)
+        self._socket = connect(process, needs_thread)
         try:
             self._check_running()
             self.hello = self._greet(address)

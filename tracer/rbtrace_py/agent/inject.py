@@ -18,7 +18,7 @@ from rbtrace_py.agent.addresses import RubyAddresses, find_landing
 from rbtrace_py.agent.attempt import Attempts, Step
 from rbtrace_py.agent.detour import Busy, Late
 from rbtrace_py.agent.refusal import check, check_program, refuse
-from rbtrace_py.errors import RbtraceError
+from rbtrace_py.errors import TASKS_HINT, RbtraceError
 from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.ptrace.tracing_thread import in_a_thread
@@ -106,8 +106,8 @@ def _until(
     wait = _FIRST_WAIT
     failure: RbtraceError = NotAcknowledged(
         f"process {process.pid} did not run the code in time",
-        "Raise --timeout; `rbtrace-py dump` shows which call may hold the GVL. Or it"
-        " may begin no further thread (ulimit -u, pids.max of its cgroup)",
+        "Raise --timeout; `rbtrace-py dump` shows which call may hold the GVL. If it"
+        f" cannot start threads: {TASKS_HINT}",
     )
     while True:
         try:

@@ -15,8 +15,15 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
 
-from rbtrace_py.errors import BadElf, NoSuchTarget, NotPermitted, RbtraceError
+from rbtrace_py.errors import (
+    TASKS_HINT,
+    BadElf,
+    NoSuchTarget,
+    NotPermitted,
+    RbtraceError,
+)
 from rbtrace_py.linux.binaries import MappedFile, mapped_files, open_mapped
+from rbtrace_py.linux.cgroup_limits import thread_room
 from rbtrace_py.linux.elf.reader import Budget, ElfFile
 from rbtrace_py.linux.kernel import missing_of
 from rbtrace_py.linux.paths_in_root import open_directory_in_root
@@ -57,12 +64,14 @@ class HiddenAgent(NotPermitted, NoAgent):
     """We lack the rights to see whether another user's process has an agent."""
 
 
-def connect(process: Process) -> socket.socket:
+def connect(process: Process, needs_thread: bool = True) -> socket.socket:
     """A connection to the agent in ``process``, which the kernel says is its.
 
+    needs_thread: refuse a process that cannot start the connection's thread. If that
+    thread fails to start, Ruby 3.3 waits for it forever.
     Raises NoAgent (HiddenAgent), NotPermitted, NoSuchTarget if the process has ended.
     """
-    search = _Search(process)
+    search = _Search(process, needs_thread)
     for directory in chain(_directories(process), _directories_of_root(process)):
         connection = search.connection(directory)
         if connection is not None and process.alive():
@@ -146,8 +155,9 @@ class _Search:
     is_denied: whether we lacked the rights to use a directory or a socket
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, needs_thread: bool) -> None:
         self._process = process
+        self._needs_thread = needs_thread
         self._deadline = time.monotonic() + CONNECT_SECONDS
         self.reasons: list[str] = []
         self.refused: list[str] = []
@@ -175,6 +185,7 @@ class _Search:
             if left <= 0:
                 return None
             path = f"/proc/self/fd/{directory}/{name}"
+            self._check_threads(path)
             try:
                 connection = _connect(path, left, self.reasons)
             except PermissionError as error:
@@ -189,6 +200,16 @@ class _Search:
             connection.close()
             self.reasons.append(problem)
         return None
+
+    def _check_threads(self, path: str) -> None:
+        if not (self._needs_thread and os.path.exists(path)):
+            return
+        if thread_room(self._process) == 0:
+            raise RbtraceError(
+                f"process {self._process.pid} cannot start a thread for its agent:"
+                " pids.max of its cgroup is reached",
+                TASKS_HINT,
+            )
 
 
 def _not_its_own(process: Process, directory: int) -> str | None:

@@ -9,8 +9,8 @@ import platform
 from collections.abc import Mapping
 
 from rbtrace_py.agent.addresses import RubyAddresses
-from rbtrace_py.errors import NoSuchTarget, RbtraceError, VmNotStarted
-from rbtrace_py.linux.free_memory import memory_room
+from rbtrace_py.errors import TASKS_HINT, NoSuchTarget, RbtraceError, VmNotStarted
+from rbtrace_py.linux.cgroup_limits import memory_room, thread_room
 from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.ptrace.pause import seize_refused
@@ -24,6 +24,8 @@ DEFAULT_FILTERS = (
     "The default filters of Docker, Podman, and Kubernetes return errors and do not"
     " kill"
 )
+_LEAST_THREADS = 3
+"""Two threads that load the agent and its library, and the thread of its server."""
 _LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"
 
 
@@ -46,6 +48,7 @@ def check(process: Process, ruby: RubyAddresses, is_confirmed: bool = False) -> 
     _check_machine(process)
     _check_ruby(process, ruby)
     _check_room(process)
+    _check_threads(process)
     check_state(process, is_confirmed)
     MemoryFile(process).close()
 
@@ -152,6 +155,16 @@ def _check_room(process: Process) -> None:
             f"{room >> 10:,} KiB of memory are free for it, of {_LEAST_ROOM >> 10:,};"
             " the kernel may kill it where loading the agent takes more than there is",
             "Raise the limit of its cgroup (memory.max), or free memory",
+        )
+
+
+def _check_threads(process: Process) -> None:
+    room = thread_room(process)
+    if room is not None and room < _LEAST_THREADS:
+        raise refuse(
+            process,
+            f"its cgroup lets it start {room} more threads of {_LEAST_THREADS}",
+            TASKS_HINT,
         )
 
 

@@ -19,8 +19,10 @@ from rbtrace_py.agent.loading import (
 from rbtrace_py.agent.place import NoAgent, connect
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.cgroup_limits import thread_room
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.model.attach import AttachResult, Cost, Detached
+from rbtrace_py.rubyvm.detect import find_ruby, find_version
 from rbtrace_py.session.inside.commands import ask_each, processes
 from rbtrace_py.session.inside.injection import ruby_addresses
 from rbtrace_py.session.targets.targets import Targets
@@ -95,7 +97,7 @@ def detach(
     """
     deadline = time.monotonic() + limit
     with alone(process, deadline):
-        with Agent(process) as agent:
+        with Agent(process, needs_thread=_hangs_without_threads(process)) as agent:
             tracer = agent.hello.get("armed_by")
             tracer = tracer if type(tracer) is int else None
             if tracer is not None and not is_confirmed:
@@ -109,6 +111,14 @@ def detach(
                 agent.call("stop", seconds=limit)
         _await_silence(process, deadline)
     return Detached(process.pid, tracer)
+
+
+def _hangs_without_threads(process: Process) -> bool:
+    """Return whether it cannot start threads and runs Ruby 3.3, which hangs then."""
+    if thread_room(process) != 0:
+        return False
+    with find_ruby(process) as ruby:
+        return find_version(ruby).minor == (3, 3)
 
 
 def _await_silence(process: Process, deadline: float) -> None:

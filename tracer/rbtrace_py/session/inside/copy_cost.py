@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.linux.free_memory import ends_together, memory_room
+from rbtrace_py.linux.cgroup_limits import ends_together, memory_room
 from rbtrace_py.linux.process import Process, parse_status
 
 Say = Callable[[str], None]

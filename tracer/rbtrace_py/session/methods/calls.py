@@ -18,8 +18,8 @@ from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.aggregate.calls import ReportedCall, Thread
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.linux.cgroup_limits import memory_room
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.linux.free_memory import memory_room
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.readable import readable
 from rbtrace_py.model.calls import CALL_RECORD_SIZE

@@ -1,4 +1,4 @@
-"""Memory that a process may still take, by its cgroups' limits or what is free."""
+"""Memory and threads that a process may still take, by the limits of its cgroups."""
 
 from __future__ import annotations
 
@@ -33,6 +33,17 @@ def memory_room(process: Process) -> int | None:
     return min(rooms, default=None)
 
 
+def thread_room(process: Process) -> int | None:
+    """Return how many threads ``process`` may start (pids.max); None if unlimited."""
+    rooms = (
+        most - now
+        for folder, _ in _cgroups(process, "pids")
+        for most in _number(_text(folder / "pids.max"))
+        for now in _number(_text(folder / "pids.current"))
+    )
+    return min((max(room, 0) for room in rooms), default=None)
+
+
 def _available() -> Iterator[int]:
     """MemAvailable, in kB."""
     for line in _text(_MEMINFO).splitlines():
@@ -43,16 +54,16 @@ def _available() -> Iterator[int]:
 
 def ends_together(process: Process) -> bool:
     """Does the kernel end all of its cgroup where memory runs out (oom.group)?"""
-    paths = (folder / "memory.oom.group" for folder, _ in _cgroups(process))
+    paths = (folder / "memory.oom.group" for folder, _ in _cgroups(process, "memory"))
     return any(_text(path).strip() == "1" for path in paths)
 
 
 def _rooms_of_cgroups(process: Process) -> Iterator[int]:
-    for folder, kind in _cgroups(process):
+    for folder, kind in _cgroups(process, "memory"):
         yield from _room(folder, kind)
 
 
-def _cgroups(process: Process) -> Iterator[tuple[Path, str]]:
+def _cgroups(process: Process, controller: str) -> Iterator[tuple[Path, str]]:
     """The process's cgroup and those around it, as far up as we see them."""
     try:
         lines = process.read("cgroup").decode("utf-8", "surrogateescape").splitlines()
@@ -62,13 +73,14 @@ def _cgroups(process: Process) -> Iterator[tuple[Path, str]]:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not path.startswith("/"):
             continue
-        if not controllers or "memory" in controllers.split(","):
+        if not controllers or controller in controllers.split(","):
             kind = "cgroup" if controllers else "cgroup2"
-            yield from ((folder, kind) for folder in _folders(path, kind))
+            folders = _folders(path, kind, controller)
+            yield from ((folder, kind) for folder in folders)
 
 
-def _folders(path: str, kind: str) -> Iterator[Path]:
-    for root, mounted in _mounts(kind):
+def _folders(path: str, kind: str, controller: str) -> Iterator[Path]:
+    for root, mounted in _mounts(kind, controller):
         inner = Path(path)
         if root != "/" and inner.is_relative_to(root):
             inner = Path("/") / inner.relative_to(root)
@@ -97,14 +109,14 @@ def _reclaimable(folder: Path, kind: str) -> int:
     )
 
 
-def _mounts(kind: str) -> Iterator[tuple[str, str]]:
+def _mounts(kind: str, controller: str) -> Iterator[tuple[str, str]]:
     """Yield the mounts of a kind of file system (proc(5)): their options and places."""
     for line in _text(_MOUNTS).splitlines():
         before, _, after = line.partition(" - ")
         fields, words = before.split(), after.split()
         if len(fields) < 5 or len(words) < 3 or words[0] != kind:
             continue
-        if kind == "cgroup2" or "memory" in words[2].split(","):
+        if kind == "cgroup2" or controller in words[2].split(","):
             yield fields[3], fields[4]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rbtrace_py.linux import free_memory
-from rbtrace_py.linux.free_memory import ends_together, memory_room
+from rbtrace_py.linux import cgroup_limits
+from rbtrace_py.linux.cgroup_limits import ends_together, memory_room, thread_room
 from rbtrace_py.linux.process import Process
 
 MIB = 1 << 20
@@ -21,8 +21,8 @@ class Files:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
-        monkeypatch.setattr(free_memory, "_MOUNTS", folder / "mountinfo")
-        monkeypatch.setattr(free_memory, "_MEMINFO", folder / "meminfo")
+        monkeypatch.setattr(cgroup_limits, "_MOUNTS", folder / "mountinfo")
+        monkeypatch.setattr(cgroup_limits, "_MEMINFO", folder / "meminfo")
         (folder / "meminfo").write_text("MemFree: 1 kB\nMemAvailable:  204800 kB\n")
 
     def mount(self, kind: str, root: str, options: str) -> None:
@@ -118,3 +118,15 @@ def test_of_a_process() -> None:
         room = memory_room(process)
     assert room is not None
     assert room > 0
+
+
+def test_threads(files: Files) -> None:
+    process: Any = SimpleNamespace(read=lambda name: b"7:pids:/a/b\n")
+    files.mount("cgroup", "/", "rw,pids")
+    assert thread_room(process) is None
+    files.cgroup("a/b", {"pids.max": "max", "pids.current": 7})
+    assert thread_room(process) is None
+    files.cgroup("a", {"pids.max": 9, "pids.current": 7})
+    assert thread_room(process) == 2
+    files.cgroup("a/b", {"pids.max": 6})
+    assert thread_room(process) == 0
