@@ -6,6 +6,7 @@ hint that says what to do. They are caught once, in ``cli.main``.
 
 from __future__ import annotations
 
+import resource
 from typing import ClassVar
 
 TOO_MUCH_LOST = 5
@@ -26,8 +27,10 @@ class TooManyFiles(RbtraceError):
     """We may open no more files; what: that one, empty if it has no name."""
 
     def __init__(self, what: str) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        text = f"too many open files (ulimit -n is {limit})"
         super().__init__(
-            f"{what}: too many open files" if what else "too many open files",
+            f"{what}: {text}" if what else text,
             "Raise the limit of open files (RLIMIT_NOFILE) first: `ulimit -n 4096`",
         )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
+from collections.abc import Callable
 
 import pytest
 
-from commands import run
-from processes import LIB, Target
+from commands import COMMAND, run
+from processes import LIB, ROOT, TIMEOUT, Target
 from public_copy import PublicCopy
 from rbtrace_py.cli import main
 from rbtrace_py.errors import TooManyFiles
@@ -46,14 +48,36 @@ def test_our_open_files() -> None:
                 open_mapped(process, file)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert str(caught.value) == f"{file.binary.path}: too many open files"
+    said = f"{file.binary.path}: too many open files (ulimit -n is {free})"
+    assert str(caught.value) == said
     assert "`ulimit -n 4096`" in caught.value.hint
 
 
 def test_open_files_that_have_no_name() -> None:
     """As of a pidfd or an epoll."""
     error = main._of_system(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
-    assert str(error) == "too many open files"
+    assert str(error).startswith("too many open files (ulimit -n is ")
+
+
+@pytest.mark.parametrize("mode", ["cpu", "offcpu"])
+def test_open_files_of_bpf(start: Callable[..., Target], root: None, mode: str) -> None:
+    """Memory takes fewer of them; the note, or the error, names the limit."""
+    target = start("stacks/turning.rb")
+    words = ["stacks", str(target.pid), "--mode", mode, "-d", "0.1"]
+    command = ["prlimit", "--nofile=20", *COMMAND, *words]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer"},
+    )
+    said = " ".join(done.stderr.split())
+    assert "too many open files (ulimit -n is 20)" in said
+    has_memory = mode == "cpu"
+    assert ("stacks are read from memory" in said) is has_memory
+    assert ("`ulimit -n 4096`" in said) is not has_memory
+    assert done.returncode == (0 if has_memory else 1)
 
 
 @pytest.mark.parametrize("words", [("attach", "--no-hook"), ("dump", "--pause")])

@@ -12,7 +12,7 @@ import os
 import platform
 import struct
 
-from rbtrace_py.errors import BpfError, NotPermitted
+from rbtrace_py.errors import BpfError, NotPermitted, TooManyFiles
 from rbtrace_py.linux import locked_memory
 from rbtrace_py.linux.kernel import has_seccomp_filter, missing_for_bpf
 
@@ -88,6 +88,9 @@ def bpf(command: int, attributes: ctypes.Array[ctypes.c_char], doing: str) -> in
 
 def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
     """The exception for an error number of the kernel's."""
+    if error == errno.EMFILE:
+        limit = TooManyFiles(f"cannot {doing}")
+        return BpfError(str(limit), limit.hint)
     text = f"cannot {doing}: {os.strerror(error)}"
     if error in (errno.EPERM, errno.EACCES) and not log:
         missing = missing_for_bpf()
