@@ -144,7 +144,7 @@ class Attempts:
         """Return the number of a job that evaluates the text."""
         if self._text is None:
             return None
-        memory = ProcessMemory(self._process.pid)
+        memory = ProcessMemory(self._process.pid, self._process)
         code = [m for m in mappings(self._process) if m.is_executable]
         return find_handle(
             memory,

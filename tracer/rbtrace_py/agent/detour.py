@@ -70,7 +70,7 @@ class Detour:
         self._restore = restore
         self._deadline = deadline
         self._at = at
-        self._reader = ProcessMemory(process.pid)
+        self._reader = ProcessMemory(process.pid, process)
         self._is_away = False
         self._since = 0
         self.stopped_ns = 0

@@ -14,12 +14,12 @@ from itertools import chain
 from typing import Protocol
 
 from rbtrace_py.errors import (
-    NoSuchTarget,
     NotPermitted,
     RbtraceError,
     UnreadableMemory,
 )
 from rbtrace_py.linux.permission import explain_denied
+from rbtrace_py.linux.process import Process, gone
 
 LARGEST_READ = 1 << 26
 """Bytes of one read or gather at most: a size that is beyond it is a lie."""
@@ -97,11 +97,16 @@ class ProcessMemory:
 
     Nothing is made for a read of ranges that were read before but its result: so one
     object serves one thread. Raises NotPermitted with the reason, NoSuchTarget once
-    the process is gone, UnreadableMemory for what is not mapped.
+    the process is gone, UnreadableMemory for an address that is not mapped.
+
+    process_vm_readv takes a pid, which another process may get at any time. Pass
+    ``process`` to check after each read that it still has its pid. Only then are the
+    bytes its own.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, process: Process | None = None) -> None:
         self.pid = pid
+        self._process = process
         self._room = 0
         self._vectors = ctypes.create_string_buffer(_ONE_RANGE.size)
         self._vectors_at = ctypes.addressof(self._vectors)
@@ -123,6 +128,7 @@ class ProcessMemory:
         except struct.error:
             raise _impossible() from None
         got = _process_vm_readv(self.pid, at, 1, at + _VECTOR_SIZE, 1, 0)
+        self._check_pid()
         if got != size:
             raise self._error(got, ((address, size),))
         return ctypes.string_at(self._buffer_at, size)
@@ -156,14 +162,19 @@ class ProcessMemory:
     def _run(self, plan: _Plan) -> list[bytes]:
         count = len(plan.ranges)
         got = _process_vm_readv(self.pid, plan.local_at, 1, plan.remote_at, count, 0)
+        self._check_pid()
         if got != plan.total:
             raise self._error(got, plan.ranges)
         return list(plan.cut.unpack_from(self._buffer))
 
+    def _check_pid(self) -> None:
+        if self._process is not None and not self._process.has_its_pid():
+            raise gone(self.pid)
+
     def _error(self, got: int, ranges: Sequence[tuple[int, int]]) -> RbtraceError:
         code = ctypes.get_errno() if got < 0 else errno.EFAULT
         if code == errno.ESRCH:
-            return NoSuchTarget(f"process {self.pid} has ended")
+            return gone(self.pid)
         if code in (errno.EPERM, errno.EACCES):
             return explain_denied(self.pid, "the memory")
         if code == errno.ENOSYS:

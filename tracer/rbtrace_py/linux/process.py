@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -163,6 +164,21 @@ class Process(Closing):
         except (OSError, RbtraceError):
             return False
         return stat.state not in "ZX" or self._has_other_threads()
+
+    def has_its_pid(self) -> bool:
+        """Return whether no other process can have the pid yet.
+
+        A zombie still has it.
+        """
+        if self._pidfd is not None:
+            try:
+                signal.pidfd_send_signal(self._pidfd, 0)
+                return True
+            except ProcessLookupError:
+                return False
+            except OSError:
+                pass  # another user's process
+        return self.alive()
 
     def is_ending(self) -> bool:
         """Does it run no more code? Its memory and its files go before it has ended."""

@@ -94,7 +94,7 @@ def attach(
         UsageError: the saved layout is of another version.
         NotPermitted, NoSuchTarget, UnreadableMemory: it cannot be read.
     """
-    memory = ProcessMemory(process.pid) if memory is None else memory
+    memory = ProcessMemory(process.pid, process) if memory is None else memory
     with closing(find_ruby(process)) as ruby:
         version = forced_version(ruby_version) if ruby_version else ruby.version
         vm = _started(memory, ruby)

@@ -34,6 +34,6 @@ def ruby_addresses(process: Process) -> RubyAddresses:
 
 def _vm(process: Process, ruby: Ruby) -> int:
     try:
-        return find_vm(ProcessMemory(process.pid), ruby).address
+        return find_vm(ProcessMemory(process.pid, process), ruby).address
     except VmNotStarted:
         return 0

@@ -506,7 +506,7 @@ def open_vm(
     attached = attach(process, ruby_version, saved)
     tids = Tids(process)
     vm = RubyVM(
-        ProcessMemory(process.pid),
+        ProcessMemory(process.pid, process),
         attached.layout,
         attached.vm_address,
         attached.symbols_address,
