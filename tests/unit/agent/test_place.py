@@ -156,6 +156,23 @@ def test_a_link_on_the_way_leads_where_the_process_says(
         connect(process).close()
 
 
+IN_APP = CHROOTED.replace("(sys.argv[2])", "(sys.argv[2]); os.chdir('/app')")
+
+
+@pytest.mark.parametrize("link", ["/real", "../real", "../../../../real"])
+def test_a_relative_directory_leads_where_the_process_says(
+    link: str, root: None, tmp_path: Path
+) -> None:
+    (tmp_path / "real/agent").mkdir(parents=True)
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app/way").symlink_to(link)
+    env = {"TRACEPOINT_AGENT_DIR": "way/agent"}
+    words = ("os.chdir('/app')", str(tmp_path))
+    target = Target(sys.executable, "-c", IN_APP, *words, env=env)
+    with contextlib.closing(target), Process(target.pid) as process:
+        connect(process).close()
+
+
 @pytest.fixture
 def foreign(root: None, tmp_path: Path) -> Path:
     tmp_path.chmod(0o711)

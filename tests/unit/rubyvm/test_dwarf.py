@@ -289,6 +289,25 @@ def test_a_debug_file_that_is_not_the_one_linked(library: Path, tmp_path: Path) 
     assert look(library, Path("/")) is None
 
 
+def test_links_do_not_lead_out_of_the_root(library: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    debug = split(library, of_build_id(tmp_path / "outside", library))
+    place = of_build_id(root, library)
+    place.parent.mkdir(parents=True)
+    for link in (debug, "../" * 99 + str(debug)[1:]):
+        place.symlink_to(link)
+        assert place.samefile(debug)
+        assert look(library, root) is None
+        place.unlink()
+    # The same links, if the target has the file there.
+    inside = root / str(debug)[1:]
+    inside.parent.mkdir(parents=True)
+    shutil.copy(debug, inside)
+    place.symlink_to(debug)
+    debug.unlink()
+    assert_is_3_1(look(library, root))
+
+
 def test_what_waits_in_the_place_of_a_debug_file(library: Path, tmp_path: Path) -> None:
     place = of_build_id(tmp_path, library)
     place.parent.mkdir(parents=True)

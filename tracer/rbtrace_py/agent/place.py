@@ -223,10 +223,15 @@ def _not_its_own(process: Process, directory: int) -> str | None:
 
 
 def _open_directory(process: Process, directory: str) -> int:
-    """It is no link itself; links on the way to it lead where they do in there."""
+    """Open a directory as the process resolves its path; it must not be a link itself.
+
+    Raises OSError, and what ``Process.open`` raises.
+    """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     if not directory.startswith("/"):
-        return process.open(f"cwd/{directory}", flags)
+        if process.cwd is None:
+            raise FileNotFoundError
+        directory = os.path.join(process.cwd, directory)
     before, name = os.path.split(directory.rstrip("/"))
     if name in ("", ".", ".."):
         before, name = directory, "."

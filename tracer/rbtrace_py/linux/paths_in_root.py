@@ -15,25 +15,40 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_directory_in_root(root: int, path: str) -> int:
-    """Open the directory ``path`` by name only (O_PATH); raises OSError.
+    """Open a directory as ``open_in_root`` does; raises OSError."""
+    return open_in_root(root, path, os.O_DIRECTORY)
 
-    root: descriptor of the root that ``path``, and every link on it, is taken in.
-    Before Linux 5.6 a path with a link on it is refused (ELOOP or ENOTDIR).
+
+def open_in_root(root: int, path: str | bytes, kind: int = 0) -> int:
+    """Open ``path`` by name only (O_PATH), which neither waits nor acts.
+
+    Args:
+        root: Descriptor of the directory in which ``path`` and all its links are
+            resolved.
+        path: Path of a file or a directory.
+        kind: O_DIRECTORY to refuse everything but a directory.
+
+    Returns:
+        A descriptor of the file. Before Linux 5.6 it may be a link.
+
+    Raises:
+        OSError: The path does not exist. Before Linux 5.6 also if a directory in it is
+            a link (ELOOP or ENOTDIR).
     """
     for _ in range(_TRIES):
         try:
-            return _openat2(root, path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            return _openat2(root, path, os.O_PATH | kind | os.O_CLOEXEC)
         except OSError as error:
             # EPERM is what an old filter of system calls says of a new one.
             if error.errno in (errno.ENOSYS, errno.EPERM):
-                return _walk(root, path)
+                return _walk(root, path, kind)
             # Somebody renames directories meanwhile.
             if error.errno != errno.EAGAIN:
                 raise
     raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def _openat2(root: int, path: str, flags: int) -> int:
+def _openat2(root: int, path: str | bytes, flags: int) -> int:
     """``struct open_how``: flags, mode, resolve."""
     how = struct.pack("=QQQ", flags, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     name = os.fsencode(path)
@@ -44,15 +59,17 @@ def _openat2(root: int, path: str, flags: int) -> int:
     return int(fd)
 
 
-def _walk(root: int, path: str) -> int:
-    """One name after the other, none of which may be a link or ``..``."""
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    found = os.open(".", flags, dir_fd=root)
-    for name in path.strip("/").split("/"):
+def _walk(root: int, path: str | bytes, kind: int) -> int:
+    """Open one name after the other, none of which may be a link or ``..``."""
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    found = os.open(".", flags | os.O_DIRECTORY, dir_fd=root)
+    *directories, last = os.fsdecode(path).strip("/").split("/")
+    kinds = [*((name, os.O_DIRECTORY) for name in directories), (last, kind)]
+    for name, its_kind in kinds:
         try:
             if name == "..":
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-            inner = os.open(name or ".", flags, dir_fd=found)
+            inner = os.open(name or ".", flags | its_kind, dir_fd=found)
         finally:
             os.close(found)
         found = inner

@@ -249,14 +249,26 @@ class Process(Closing):
             return []
 
     @property
+    def cwd(self) -> str | None:
+        """Path of the working directory in the process's own root, as it is.
+
+        None if it is unknown or outside of the root.
+        """
+        found, root = self.readlink("cwd"), self.readlink("root")
+        if found is None or root is None:
+            return None
+        root = root.rstrip("/")
+        if found == root:
+            return "/"
+        return found.removeprefix(root) if found.startswith(f"{root}/") else None
+
+    @property
     def folder(self) -> str:
         """The working directory as the process itself sees it, safe to show.
 
         Empty where it is not known, and for ``/``, below which all files are.
         """
-        found, root = self.readlink("cwd") or "", self.readlink("root") or "/"
-        if root != "/" and found.startswith(f"{root}/"):
-            found = found[len(root) :]
+        found = self.cwd or "/"
         return "" if found == "/" else safe_text(os.fsencode(found))
 
     @property

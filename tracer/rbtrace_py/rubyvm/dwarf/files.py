@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from rbtrace_py.errors import BadElf
 from rbtrace_py.linux.elf.reader import SHT_NOBITS, ElfFile
 from rbtrace_py.linux.elf.symbols import build_id, debug_link
+from rbtrace_py.linux.paths_in_root import open_in_root
 from rbtrace_py.linux.text import safe_text
 
 LARGEST = 1 << 30
@@ -39,10 +40,14 @@ class DebugFile:
 def debug_file(
     elf: ElfFile, fd: int, path: bytes, roots: Iterable[bytes]
 ) -> Iterator[DebugFile | None]:
-    """Open the file that has the DWARF of ``elf``; None if there is none.
+    """Open the file that has the DWARF of ``elf``, or yield None.
 
-    fd: that of ``elf``; path: where it is in the target's root; roots: directories to
-    be looked in as if they were ``/``, in that order
+    Args:
+        elf: The binary.
+        fd: Its descriptor.
+        path: Its path in the target's root.
+        roots: Directories to search as if each was ``/``, in this order. No link leads
+            out of them. b"" is our own root.
     """
     if has_dwarf(elf):
         yield DebugFile(fd, safe_text(path))
@@ -67,12 +72,12 @@ def _separate(elf: ElfFile, path: bytes, roots: Iterable[bytes]) -> DebugFile | 
     identity, link = build_id(elf), debug_link(elf)
     for root in roots:
         if identity is not None and len(identity) > 1:
-            found = _open(root + _by_build_id(identity), identity, None)
+            found = _open(root, _by_build_id(identity), identity, None)
             if found is not None:
                 return found
         if link is not None:
             for place in _by_link(path, link.name):
-                found = _open(root + place, None, link.crc)
+                found = _open(root, place, None, link.crc)
                 if found is not None:
                     return found
     return None
@@ -91,14 +96,16 @@ def _by_link(path: bytes, name: bytes) -> Iterator[bytes]:
         yield _DEBUG + posixpath.join(directory, name)
 
 
-def _open(path: bytes, identity: bytes | None, crc: int | None) -> DebugFile | None:
+def _open(
+    root: bytes, path: bytes, identity: bytes | None, crc: int | None
+) -> DebugFile | None:
     """Open a debug file if it is the one with that build-id, or that CRC-32."""
-    fd = _open_regular(path)
+    fd = _open_regular(root, path)
     if fd is None:
         return None
     try:
         if _belongs(fd, identity, crc):
-            found = DebugFile(fd, safe_text(path))
+            found = DebugFile(fd, safe_text(root + path))
             fd = -1
             return found
     except (BadElf, OSError):
@@ -118,10 +125,13 @@ def _belongs(fd: int, identity: bytes | None, crc: int | None) -> bool:
     return crc == _crc(fd, elf.size)
 
 
-def _open_regular(path: bytes) -> int | None:
-    """Taken by name only at first: opening a FIFO waits, opening a device acts."""
+def _open_regular(root: bytes, path: bytes) -> int | None:
+    """Open a regular file in a root, or return None.
+
+    It is opened by name only at first: opening a FIFO waits, opening a device acts.
+    """
     try:
-        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        handle = _open_by_name(root, path)
     except (OSError, ValueError):
         return None
     try:
@@ -132,6 +142,16 @@ def _open_regular(path: bytes) -> int | None:
         return None
     finally:
         os.close(handle)
+
+
+def _open_by_name(root: bytes, path: bytes) -> int:
+    if not root:
+        return os.open(path, os.O_PATH | os.O_CLOEXEC)
+    directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return open_in_root(directory, path)
+    finally:
+        os.close(directory)
 
 
 def _crc(fd: int, size: int) -> int:
