@@ -301,8 +301,11 @@ def test_it_becomes_another_program(step: str) -> None:
 @pytest.fixture
 def said(tmp_path: Path) -> Iterator[tuple[Said, Path]]:
     """Yield what reads the file of a process (this one), and that file's place."""
-    with Process(os.getpid()) as process:
-        yield Said(process, str(tmp_path), process.program), tmp_path / "said"
+    with (
+        Process(os.getpid()) as process,
+        Said(process, str(tmp_path), process.program) as reader,
+    ):
+        yield reader, tmp_path / "said"
 
 
 def test_what_the_process_said(said: tuple[Said, Path]) -> None:

@@ -19,6 +19,7 @@ from rbtrace_py.agent.attempt import Attempts, Step
 from rbtrace_py.agent.detour import Busy, Late
 from rbtrace_py.agent.refusal import check, check_program, refuse
 from rbtrace_py.errors import TASKS_HINT, RbtraceError
+from rbtrace_py.linux.backoff import Backoff
 from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.ptrace.tracing_thread import in_a_thread
@@ -28,7 +29,10 @@ __all__ = ["Injection", "NotAcknowledged", "check", "inject"]
 _FIRST_WAIT, _LONGEST_WAIT = 1.5, 3.0
 """Seconds until the next attempt. Each stops the process, and few are needed: a busy
 thread keeps the GVL for 0.1 s, and the code has to wait for it twice."""
-_BUSY_WAIT, _LATE_WAIT = 0.002, 0.2
+_BUSY_WAIT, _LONGEST_BUSY_WAIT, _LATE_WAIT = 0.002, 0.2, 0.2
+LONGEST_POLL = 0.01
+"""Seconds between two looks for an answer. The agent, once loaded, waits 0.02 s for us
+(``welcome``, server.rb): if we connect later, it has to wait for the GVL first."""
 
 
 class NotAcknowledged(RbtraceError):
@@ -103,7 +107,7 @@ def _until(
     deadline: float,
 ) -> None:
     """Try again and again, longer apart each time."""
-    wait = _FIRST_WAIT
+    wait, busy_wait = _FIRST_WAIT, _BUSY_WAIT
     failure: RbtraceError = NotAcknowledged(
         f"process {process.pid} did not run the code in time",
         "Raise --timeout; `rbtrace-py dump` shows which call may hold the GVL. If it"
@@ -114,7 +118,9 @@ def _until(
             in_a_thread(attempts.attempt)
             pause, wait = wait, min(2 * wait, _LONGEST_WAIT)
         except Busy as error:
-            failure, pause = error, _BUSY_WAIT
+            # Each attempt stops the process.
+            failure, pause = error, busy_wait
+            busy_wait = min(2 * busy_wait, _LONGEST_BUSY_WAIT)
         except Late as error:
             failure, pause = error, _LATE_WAIT
         until = min(time.monotonic() + pause, deadline)
@@ -131,12 +137,11 @@ def _await(
     until: float,
     is_missed: Callable[[], bool],
 ) -> bool:
-    pause = 0.0005
+    backoff = Backoff(0.001, LONGEST_POLL)
     while not acknowledged():
         left = until - time.monotonic()
         if left <= 0 or is_missed():
             return False
-        if process.wait(min(max(pause, 0.001), left)):
+        if process.wait(min(backoff.pause(), max(left, 0.001))):
             raise gone(process.pid)
-        pause = min(2 * pause, 0.005)
     return True

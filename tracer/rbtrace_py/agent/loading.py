@@ -15,13 +15,15 @@ from rbtrace_py.agent.addresses import RubyAddresses
 from rbtrace_py.agent.attempt import Step
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.files import placed
-from rbtrace_py.agent.inject import Injection, NotAcknowledged, inject
+from rbtrace_py.agent.inject import LONGEST_POLL, Injection, NotAcknowledged, inject
 from rbtrace_py.agent.keeper import Files
 from rbtrace_py.agent.place import NoAgent, socket_places
 from rbtrace_py.agent.proof import pid_seen_by
 from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.agent.refusal import check_program
-from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.backoff import Backoff
+from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.paths_in_root import open_directory_in_root
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.linux.text import safe_text
@@ -33,9 +35,8 @@ _COMMENT = b"# frozen_string_literal: true\n"
 """That each part begins with; Ruby heeds it at the head of a file only."""
 _BEGUN, _SAID = "begun", "said"
 _DONE = re.compile("done(?: ([0-9]{1,20}))?")
-_SLOWEST_POLL = 0.005
-_SHORTEST_POLL = 0.001
-"""The agent looks out for us for a moment only (``welcome``, server.rb)."""
+_SHORTEST_POLL, _SLOWEST_POLL, _SLOWEST_GREETING = 0.001, 0.005, 0.1
+"""Seconds."""
 
 _CODE = (
     "::Thread.start('%s','%s',%d,<<'%s',defined?(::UNIXServer) ? nil : "
@@ -117,9 +118,11 @@ def load_agent(
     began = time.monotonic_ns()
     deadline = time.monotonic() + limit
     text = agent_text()
-    with placed(process, files, socket_places(process)) as (folder, socket):
+    with (
+        placed(process, files, socket_places(process)) as (folder, socket),
+        Said(process, folder, ruby.program) as said,
+    ):
         at("placed")
-        said = Said(process, folder, ruby.program)
         peer = pid_seen_by(process)
         code = (_CODE % (folder, socket, peer, _END, text, _END)).encode()
         injection = inject(process, ruby, code, said.has_begun, limit, at, is_confirmed)
@@ -171,6 +174,7 @@ def _greet(
 
     address: of the text to prove with, if it is known
     """
+    backoff = Backoff(_SLOWEST_POLL, _SLOWEST_GREETING)
     while True:
         try:
             with Agent(process, address) as agent:
@@ -183,16 +187,30 @@ def _greet(
         except NoAgent:
             if time.monotonic() > deadline:
                 raise
-        _pause(process, program, _SLOWEST_POLL)
+        _pause(process, program, backoff.pause())
 
 
-class Said:
+class Said(Closing):
     """The links that load.rb has made, which the process could have replaced."""
 
     def __init__(self, process: Process, folder: str, program: bytes) -> None:
         self._process = process
         self._program = program
-        self._folder = folder
+        root = process.open("root", os.O_PATH | os.O_DIRECTORY)
+        try:
+            self._folder = open_directory_in_root(root, folder)
+        except OSError as error:
+            raise NotLoaded(
+                f"the directory that process {process.pid} loads the agent from is"
+                f" missing ({error.strerror})"
+            ) from error
+        finally:
+            os.close(root)
+
+    def close(self) -> None:
+        if self._folder >= 0:
+            os.close(self._folder)
+        self._folder = -1
 
     def has_begun(self) -> bool:
         """Has one of its threads taken it up?"""
@@ -203,6 +221,7 @@ class Said:
 
         The address of the text to prove with, if it said one.
         """
+        backoff = Backoff(_SHORTEST_POLL, LONGEST_POLL)
         while (found := self._read(_SAID)) is None:
             if time.monotonic() > deadline:
                 raise NotAcknowledged(
@@ -210,7 +229,7 @@ class Said:
                     " did not finish in time",
                     "Raise --timeout: busy threads hold the GVL for 0.1 s at a time",
                 )
-            _pause(self._process, self._program, _SHORTEST_POLL)
+            _pause(self._process, self._program, backoff.pause())
         line = safe_text((found.splitlines() or [b""])[0])
         done = _DONE.fullmatch(line)
         if done is None:
@@ -222,22 +241,11 @@ class Said:
     def _read(self, name: str) -> bytes | None:
         """Return a link's target; None if the process has no such link."""
         try:
-            return self._read_link(name)
-        except (OSError, NoSuchTarget):
-            return None
-
-    def _read_link(self, name: str) -> bytes | None:
-        root = self._process.open("root", os.O_PATH | os.O_DIRECTORY)
-        try:
-            folder = open_directory_in_root(root, self._folder)
-        finally:
-            os.close(root)
-        try:
-            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
             is_its = status.st_uid == self._process.uid
-            return os.readlink(name.encode(), dir_fd=folder) if is_its else None
-        finally:
-            os.close(folder)
+            return os.readlink(name.encode(), dir_fd=self._folder) if is_its else None
+        except OSError:
+            return None
 
 
 def _pause(process: Process, program: bytes, seconds: float) -> None:

@@ -14,6 +14,7 @@ import time
 from typing import NamedTuple
 
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.linux.backoff import Backoff
 from rbtrace_py.linux.process import Process, gone, parse_stat
 from rbtrace_py.linux.ptrace.pause import WALL, ptrace, ptrace_value, seize_refused
 from rbtrace_py.linux.ptrace.seccomp import Filter, parse_filter
@@ -36,8 +37,9 @@ _IN_CALL = 0x80
 _EVENT_EXEC, _EVENT_STOP = 4, 128
 
 _SPIN, _SOON = 0.00003, 0.001
-"""Seconds in which it is asked without a rest, and with short ones. Most stops come
-within 50 µs, if the other gets a processor: it may need this very one."""
+"""Seconds in which the kernel is asked without pauses, and with short ones. Most stops
+take 50 µs if the other thread gets a CPU, which may be the one that we use. A later
+stop is noticed late by a tenth of its time at most."""
 
 
 class TraceeStop(NamedTuple):
@@ -90,6 +92,7 @@ class Tracee:
     def wait(self, deadline: float) -> TraceeStop | None:
         """Its next stop, None if there was none until then (``time.monotonic``)."""
         began = time.monotonic()
+        backoff = Backoff(0.0001, 0.005)
         while True:
             stop = self._poll()
             if stop is not None:
@@ -103,7 +106,7 @@ class Tracee:
                 time.sleep(0.00002)
             else:
                 self._check_alive()
-                time.sleep(0.0001)
+                time.sleep(backoff.pause())
 
     def _poll(self) -> TraceeStop | None:
         """WEXITED is not asked for: its end is for its parent to collect."""

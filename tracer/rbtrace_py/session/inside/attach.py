@@ -19,6 +19,7 @@ from rbtrace_py.agent.loading import (
 from rbtrace_py.agent.place import NoAgent, connect
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.backoff import Backoff
 from rbtrace_py.linux.cgroup_limits import thread_room
 from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.model.attach import AttachResult, Cost, Detached
@@ -35,7 +36,7 @@ MOST_SECONDS = 3600.0
 Say = Callable[[str], None]
 """Gets a plain line about what will be done, before it is."""
 
-_POLL = 0.005
+_SHORTEST_POLL, _LONGEST_POLL = 0.005, 0.1
 _MOST_SAID = 512
 
 
@@ -122,10 +123,11 @@ def _hangs_without_threads(process: Process) -> bool:
 
 
 def _await_silence(process: Process, deadline: float) -> None:
+    backoff = Backoff(_SHORTEST_POLL, _LONGEST_POLL)
     while _still_listens(process):
         if time.monotonic() > deadline:
             raise BrokenAgent(f"the agent in process {process.pid} did not stop")
-        if process.wait(_POLL):
+        if process.wait(backoff.pause()):
             raise gone(process.pid)
 
 
