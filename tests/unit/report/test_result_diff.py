@@ -138,7 +138,7 @@ NAMES = ("a,b", "a_b", "a b", "wörld", "\\x2C", "\x1b[m\nx", "\udcff", "e\u0301
 
 
 def test_each_key_has_its_own_tag_and_name(tmp_path: Path) -> None:
-    """The names that are shown are those of the report, not escaped twice."""
+    """Names are shown as in the report of latency, not escaped twice."""
     made = result(**dict.fromkeys(NAMES, OLD))
     written = hlog(made)
     assert written.isascii()

@@ -165,7 +165,7 @@ def clean(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with ``?`` for what is not printable; ``(unknown)`` if empty."""
+    """Return a text with ``?`` for unprintable characters; ``(unknown)`` if empty."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else "?" for c in text)
     return text or "(unknown)"
