@@ -66,6 +66,18 @@ def test_commands_that_would_kill(name: str, tmp_path: Path) -> None:
         assert target.target.step() == "done"
 
 
+@pytest.mark.parametrize("name", [rubies.chroot("3.3"), rubies.chroot("3.4")])
+def test_an_agent_on_a_shared_thread(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ruby does not name a native thread that several of its threads share."""
+    monkeypatch.setenv("RUBY_MN_THREADS", "1")
+    with under(forbidding([WAIT4]), name=name) as target:
+        assert run("eval", target.pid, "6 * 7")[0] == "42\n"
+        is_refused("wait4", "heapdump", target.pid, tmp_path / "heap")
+        assert target.target.step() == "done"
+
+
 @pytest.mark.parametrize(
     ("number", "call", "words"),
     [
