@@ -407,11 +407,19 @@ class Names:
         return {name: value for name, value in rows if name in names}
 
     def _refinement_ivars(self, module: int) -> dict[str, int]:
-        """rb_refinement_new's variables are set in this order (eval.c, 3.2 …)."""
-        place = self._ivars_place(module)
-        if not place:
+        """Return the variables of a refinement; nothing if they cannot be read.
+
+        Without them, its name has an address. The frame is valid all the same.
+        rb_refinement_new sets them in this order (eval.c, 3.2 and later).
+        """
+        try:
+            place = self._ivars_place(module)
+            if not place:
+                return {}
+            data = self._values.memory.read(place, 16)
+        except UnreadableMemory:
             return {}
-        refined, defined_at = struct.unpack("=2Q", self._values.memory.read(place, 16))
+        refined, defined_at = struct.unpack("=2Q", data)
         classes = (T_CLASS, T_MODULE)
         for value in (refined, defined_at):
             if self._values.type_of(value) not in classes:
