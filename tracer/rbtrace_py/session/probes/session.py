@@ -127,6 +127,8 @@ class ProbeSession(Starting, ProbeQuery):
             cache, processes = self.targets.probes, self.targets.alive()
             if not any(scan_probes(each, cache).problems for each in processes):
                 raise
+        except NotPermitted:
+            return  # the missing rights to use BPF are reported first
 
     def _have_methods_speak(self, probes: Mapping[int, Sequence[Probe]]) -> None:
         """Those that were named; a glob is not worth slowing a process down."""
