@@ -33,6 +33,7 @@ NOT_RUN = {
     r"sudo make (demo|setup|test)\b": "test_demo.py runs the first",
     r"sudo apt-get ": "it changes the machine",
     r"sudo ln -s ": "it changes the machine",
+    r"sudo setpriv ": "test_without_root.py does",
     r"python3 -m venv |venv/bin/pip ": "tests/install does, in an empty environment",
     r"cd gem$|gem (build|install) ": "tests/install does, in an empty GEM_HOME",
     r"rake -f gem/Rakefile compile": "make setup has done it",

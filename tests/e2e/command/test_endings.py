@@ -17,6 +17,8 @@ from processes import MAIN, ROOT, TIMEOUT
 
 START = "from rbtrace_py.cli.start import main; main()"
 
+TRACING = "rbtrace-py: tracing\n"
+
 
 def words(*arguments: object) -> list[str]:
     return [sys.executable, "-c", MAIN, *map(str, arguments)]
@@ -207,7 +209,7 @@ def test_nobody_reads_what_went_wrong():
     ("arguments", "said", "code"),
     [
         (["--help"], "rbtrace-py: standard output is closed\n", 1),
-        (["top", "PID"], "rbtrace-py: standard output is closed\n", 1),
+        (["top", "PID"], TRACING + "rbtrace-py: standard output is closed\n", 1),
         (["probes", "PID"], "rbtrace-py: standard output is closed\n", 1),
         (["probes", "PID", "-o", "FILE"], "", 0),
     ],

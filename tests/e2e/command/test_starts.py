@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import rubies
-from commands import run, without_times
-from processes import LIB, TARGETS
+from commands import COMMAND, run, without_times
+from processes import LIB, ROOT, TARGETS, TIMEOUT, Target
 
 PROGRAM = str(TARGETS / "stacks/start.rb")
 ONLY = ("-m", "first", "-m", "second")
@@ -119,3 +122,47 @@ def test_one_that_does_not_wait(words: tuple[str, ...]) -> None:
     _, err, status = run(*words, "--count", "1", "--", *start)
     assert status == 0, err
     assert LATE in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("count", "watched:event"),
+        ("latency", "watched:work", "--slower-than", "1s"),
+        ("trace", "watched:event"),
+        ("values", "watched:event", "id"),
+        ("stacks",),
+        ("stacks", "--on", "watched:event", "--yes"),
+        ("top",),
+        ("record", "-o", "/dev/null"),
+        ("calls", "-m", "Work.round"),
+        ("latency", "-m", "Work.round"),
+        ("trace", "raise", "--via", "agent"),
+    ],
+    ids=" ".join,
+)
+def test_a_script_learns_when_tracing_has_begun(
+    start: Callable[..., Target], root: None, words: tuple[str, ...]
+) -> None:
+    """By a line on standard error, or by the descriptor of --ready-fd."""
+    verb, *rest = words
+    target = start("probes/watched.rb")
+    command = [*COMMAND, verb, str(target.pid), *rest, "-d", "0.1"]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}/tracer"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT, env=env
+    )
+    assert done.stderr.splitlines().count("rbtrace-py: tracing") == 1
+    read, write = os.pipe()
+    with os.fdopen(read) as ready:
+        done = subprocess.run(
+            [*command, "--ready-fd", str(write)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            env=env,
+            pass_fds=(write,),
+        )
+        os.close(write)
+        assert ready.read() == "attached\n"
+    assert "rbtrace-py: tracing" not in done.stderr

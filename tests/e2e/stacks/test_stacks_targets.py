@@ -452,6 +452,7 @@ def test_a_process_of_ones_own(root: None) -> None:
     command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     target = Target(*command, "ruby", "-e", SCRIPT)
     try:
+        target.wait_until_it_reads()
         words = ["--mode", "wall", "-n", 3]
         out, err, code = run_as_nobody("stacks", target.pid, *words)
         stacks = folded(out)

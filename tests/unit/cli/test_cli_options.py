@@ -53,7 +53,7 @@ def test_each_option_is_a_field_that_is_read(name: str) -> None:
         assert not [each for each in command.params if isinstance(each, click.Option)]
         return
     options = get_type_hints(command.callback)["options"]
-    declared = {each.name for each in command.params}
+    declared = {each.name for each in command.params if each.expose_value}
     names = {field.name for field in fields(options)}
     assert declared == names | (TARGET if declared >= TARGET else set())
     assert options.__dataclass_params__.frozen

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rbtrace_py.cli.common.output import READY_FD
 from rbtrace_py.cli.common.pid_completion import complete_pid
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
@@ -211,6 +212,12 @@ class LimitOptions:
         return Limits(self.duration, self.count)
 
 
+def _keep_ready_fd(
+    context: click.Context, option: click.Parameter, number: int | None
+) -> None:
+    context.meta[READY_FD] = number
+
+
 limit_options = chain(
     click.option(
         "-d",
@@ -220,6 +227,15 @@ limit_options = chain(
     ),
     click.option(
         "-n", "--count", type=click.IntRange(1), help="Stop after this many events."
+    ),
+    click.option(
+        "--ready-fd",
+        metavar="N",
+        type=click.IntRange(0),
+        envvar="RBTRACE_READY_FD",
+        expose_value=False,
+        callback=_keep_ready_fd,
+        help="Write a line to file descriptor N, and close it, when tracing has begun.",
     ),
 )
 

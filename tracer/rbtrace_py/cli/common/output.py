@@ -9,8 +9,10 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+import click
 
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.style import Style, can_move
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from rbtrace_py.session.targets.targets import Targets
 
 STANDARD_OUTPUT = "standard output"
+READY_FD = f"{__name__}.ready_fd"
+"""The number of --ready-fd in click's ``Context.meta``."""
 
 
 class HasNotes(Protocol):
@@ -281,17 +285,19 @@ def say_ended(targets: Targets) -> None:
 
 
 def attached(session: HasNotes) -> None:
-    """Say what is worth saying once a session is attached.
+    """Print the notes of a session that is attached, and report that it is.
 
-    A program that drives this one learns of it on the descriptor that
-    RBTRACE_READY_FD names.
+    A script learns it from the descriptor of --ready-fd, or from a line on standard
+    error.
     """
     for note in session.notes:
         say_note(note)
-    number = os.environ.get("RBTRACE_READY_FD", "")
-    if number.isdigit():
-        try:
-            os.write(int(number), b"attached\n")
-            os.close(int(number))
-        except OSError:
-            return
+    context = click.get_current_context(silent=True)
+    number = context.meta.get(READY_FD) if context else None
+    if number is None:
+        if not sys.stderr.isatty():
+            say_note("tracing")
+        return
+    with suppress(OSError):
+        os.write(number, b"attached\n")
+        os.close(number)
