@@ -27,8 +27,8 @@ COMMANDS = {
     "arm": ("calls", "--duration", "1"),
 }
 MORE = {"arm": ("latency", "method", "--duration", "1")}
-ROOM = {"full": 1 << 30}
-"""Bytes that a command may take for as many histograms as it requested."""
+ROOM = {"full": 1 << 30, "names": 320 << 20}
+"""Bytes that a command may take for as many histograms, or names, as it requested."""
 
 
 @contextmanager
@@ -178,6 +178,14 @@ def test_one_name_per_answer(tmp_path: Path) -> None:
     with pretending(tmp_path, "names", "one_name", "many_methods") as target:
         out, err, code = run("count", target.pid, "method", "--duration", "0.2")
     assert (code, "Traceback" in err) == (0, False), out + err
+
+
+def test_names_that_take_much_memory(tmp_path: Path) -> None:
+    with pretending(tmp_path, "names", "wide_names", "many_methods") as target:
+        command = ("calls", "--duration", "1")
+        err, _, memory = measured(target.pid, command, tmp_path / "errors")
+    assert "Traceback" not in err
+    assert memory < ROOM["names"], f"{memory >> 20} MiB"
 
 
 def test_events_without_end(tmp_path: Path) -> None:

@@ -172,6 +172,17 @@ def one_name(number: int) -> Iterator[bytes]:
 one_name.index = -1  # type: ignore[attr-defined]
 
 
+def wide_names(number: int) -> Iterator[bytes]:
+    """As many names as fit, of which each character takes four bytes."""
+    names = []
+    for _ in range(4096):
+        one_name.index += 1  # type: ignore[attr-defined]
+        text = "\N{PILE OF POO}" + "x" * 900
+        method = {"kind": 1, "owner": text, "name": text}
+        names.append({"index": one_name.index, **method})  # type: ignore[attr-defined]
+    yield from pieces(REPLY, number, encode({"methods": names}))
+
+
 class Memory:
     """The memory that ``arm`` sends, which contains one lie.
 
