@@ -166,3 +166,8 @@ def test_a_script_learns_when_tracing_has_begun(
         os.close(write)
         assert ready.read() == "attached\n"
     assert "rbtrace-py: tracing" not in done.stderr
+
+
+def test_a_descriptor_that_is_not_open() -> None:
+    _, err, code = run("count", "1", "shop:sold", "--ready-fd", "1000000")
+    assert ("descriptor 1000000 is not open" in err, code) == (True, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import sys
@@ -215,6 +216,11 @@ class LimitOptions:
 def _keep_ready_fd(
     context: click.Context, option: click.Parameter, number: int | None
 ) -> None:
+    if number is not None:
+        try:
+            os.fstat(number)
+        except OSError as error:
+            raise click.BadParameter(f"descriptor {number} is not open") from error
     context.meta[READY_FD] = number
 
 
