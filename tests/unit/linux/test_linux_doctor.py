@@ -58,22 +58,26 @@ def test_the_machine() -> None:
 
 
 @pytest.mark.root
+@pytest.mark.parametrize(
+    ("name", "check", "where"),
+    [("on_switch", "stack walks", "mode wall: "), ("on_hit", "probe programs", "")],
+)
 def test_a_program_that_the_verifier_refuses(
-    root: None, monkeypatch: pytest.MonkeyPatch
+    root: None, monkeypatch: pytest.MonkeyPatch, name: str, check: str, where: str
 ) -> None:
     """A kernel that loads simple programs may refuse these."""
-    assert by_name(checks())["stack walks"].status is CheckStatus.OK
+    assert by_name(checks())[check].status is CheckStatus.OK
     load = sys_.load_program
+    refusal = f"cannot load the BPF program {name}: Permission denied"
 
-    def refuse(kind: int, code: bytes, attach_type: int, name: str) -> int:
-        if name == "on_switch":
-            raise BpfError("cannot load the BPF program on_switch: Permission denied")
-        return load(kind, code, attach_type, name)
+    def refuse(kind: int, code: bytes, attach_type: int, loaded: str) -> int:
+        if loaded == name:
+            raise BpfError(refusal)
+        return load(kind, code, attach_type, loaded)
 
     monkeypatch.setattr(sys_, "load_program", refuse)
-    walks = by_name(checks())["stack walks"]
-    assert walks.status is CheckStatus.FAIL
-    assert walks.text.startswith("mode wall: cannot load the BPF program on_switch")
+    found = by_name(checks())[check]
+    assert (found.status, found.text) == (CheckStatus.FAIL, where + refusal)
 
 
 def test_a_program(target: Path) -> None:

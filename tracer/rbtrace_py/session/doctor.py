@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 
 from rbtrace_py.bpf.features import probe_features
 from rbtrace_py.errors import NotPermitted, NotRuby, RbtraceError
@@ -52,6 +53,7 @@ def machine_checks() -> Iterator[Check]:
     yield _btf(kernel)
     yield _bcc()
     if not missing_for_bpf(capabilities):
+        yield _probe_programs()
         yield _stack_walks()
     yield _tracefs(kernel)
     yield _perf_events(kernel, capabilities)
@@ -174,6 +176,27 @@ def _bcc() -> Check:
         status = CheckStatus.WARN if carries_programs() else CheckStatus.FAIL
         return Check("bcc", status, str(error), error.hint)
     return Check("bcc", CheckStatus.OK, f"version {_bcc_version(bcc)}")
+
+
+def _probe_programs() -> Check:
+    """Load the programs that count and time hits, with keys that are strings."""
+    from rbtrace_py.bpf.abi import By, RecordedValues
+    from rbtrace_py.bpf.attach import choose_attacher
+    from rbtrace_py.session.probes.engine import Engine
+    from rbtrace_py.session.probes.group_reader import GroupShape
+
+    try:
+        attacher = choose_attacher()
+        for values in RecordedValues:
+            shape = GroupShape(values, By.TEXT, dense=False, series=1, max_keys=1)
+            numbers = {"DURATIONS": 0}
+            maps, flags = shape.maps(), shape.flags()
+            engine = Engine(attacher, None, "values.c", maps, flags, numbers)
+            with closing(engine):
+                attacher.load(engine.program, "on_hit")
+    except RbtraceError as error:
+        return Check("probe programs", CheckStatus.FAIL, str(error), error.hint)
+    return Check("probe programs", CheckStatus.OK, "load for counts, times and values")
 
 
 def _stack_walks() -> Check:
