@@ -50,7 +50,7 @@ def test_the_command_that_includes_c_methods(
     target = start("methods/calls.rb")
     out, err, _ = trace("rbtrace", "-p", target.pid, "-m", "upcase").finish()
     assert out == ""
-    command = re.search(r"to include them: rbtrace-py (rbtrace .*)", err)[1]
+    command = re.search(r"type:\n.*: rbtrace-py (rbtrace .*)", err)[1]
     tracer = trace(*shlex.split(command), "--yes")
     target.step("strings")
     assert tracer.finish()[0].startswith("String#upcase <0.")

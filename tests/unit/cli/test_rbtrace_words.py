@@ -9,9 +9,8 @@ import pytest
 from rbtrace_py.cli.common.rbtrace_arguments import translate
 from rbtrace_py.errors import UsageError
 
-C_CALLS = (
-    "methods written in C are left out; to include them: rbtrace-py rbtrace --c-calls "
-)
+C_CALLS = "methods written in C are left out; to include them, type:"
+WITH_C_CALLS = "rbtrace-py rbtrace --c-calls "
 SECONDS = " --rbtrace-times"
 BOTH = "with --slow, methods are shown only when they are slow"
 
@@ -84,11 +83,11 @@ def test_a_command_alone_shows_all_its_calls(before: str) -> None:
 @pytest.mark.parametrize(
     ("theirs", "notes"),
     [
-        ("-p 1 -m 'a#'", [C_CALLS + "-p 1 -m 'a#'"]),
+        ("-p 1 -m 'a#'", [C_CALLS, WITH_C_CALLS + "-p 1 -m 'a#'"]),
         ("-p 1 -m a --c-calls", []),
-        ("-p 1 -m a -s", [BOTH, C_CALLS + "-p 1 -m a -s"]),
+        ("-p 1 -m a -s", [BOTH, C_CALLS, WITH_C_CALLS + "-p 1 -m a -s"]),
         ("-p 1 -f -s -d", ["--devmode is not needed: reloaded classes are recognized",
-                           C_CALLS + "-p 1 -f -s -d"]),
+                           C_CALLS, WITH_C_CALLS + "-p 1 -f -s -d"]),
         ("-p 1 -b 3", ["showing all lines of each thread"]),
         ("-p 1 -i pry", ["ignoring pry: the console is rbtrace-py's own"]),
         ("-p 1 -e 1", []),

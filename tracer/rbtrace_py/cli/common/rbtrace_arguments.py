@@ -91,8 +91,8 @@ def translate(words: Sequence[str]) -> Translated:
     else:
         verb, rest = found(given, notes)
     if verb == "calls" and "c-calls" not in given:
-        line = shlex.join(["rbtrace-py", "rbtrace", "--c-calls", *words])
-        notes.append(f"methods written in C are left out; to include them: {line}")
+        notes.append("methods written in C are left out; to include them, type:")
+        notes.append(shlex.join(["rbtrace-py", "rbtrace", "--c-calls", *words]))
     target = _target(given, verb, is_command)
     rest += [f"--{name}" for name in ("attach", "yes") if name in given]
     return Translated([verb, *target, *rest], command, notes)
