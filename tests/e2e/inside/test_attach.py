@@ -231,8 +231,9 @@ def test_of_several_the_others_get_it(target: Target) -> None:
 def test_attach_on_another_command(words: tuple[str, ...], target: Target) -> None:
     name, *rest = words
     _, err, code = run_apart(name, target.pid, *rest)
-    assert code == 4
-    assert f"rbtrace-py attach {target.pid}" in " ".join(err.split())
+    # Without an agent, memory shows what the kernel counts.
+    answer = (0, "--attach loads") if name == "memory" else (4, "rbtrace-py attach")
+    assert (code, answer[1] in " ".join(err.split())) == (answer[0], True), err
     out, err, code = run_apart(name, target.pid, *rest, "--attach")
     assert code == 0
     assert "for about a millisecond" in " ".join(err.split())

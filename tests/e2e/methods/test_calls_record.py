@@ -355,7 +355,8 @@ def test_a_full_disk(
     while tracer.process.poll() is None:
         target.step("towers")
     _, err = tracer.process.communicate(timeout=TIMEOUT)
-    assert ("No space left" in err, tracer.process.returncode) == (True, 1), err
+    said = " ".join(err.split())
+    assert ("No space left" in said, tracer.process.returncode) == (True, 1), err
     out, _, code = run("report", path)
     assert (out.splitlines()[-1].startswith("*** cut off at "), code) == (True, 5)
     out, _, code = run("report", path, "--format", "json")
