@@ -33,7 +33,10 @@ module Tracepoint
       ISEQ_OF = RubyVM::InstructionSequence.method(:of)
       ANCESTORS = Module.instance_method(:ancestors)
       CONSTANTS = Module.instance_method(:constants)
-      SUBCLASSES = Class.method_defined?(:subclasses) ? Class.instance_method(:subclasses) : nil # 3.1
+      # Ruby's own, since 3.1. ActiveSupport before 7 replaces it by a method that walks the
+      # heap, which takes minutes for all classes of an application.
+      SUBCLASSES = (Class.instance_method(:subclasses) if Class.method_defined?(:subclasses))
+                   &.then { |method| method unless method.source_location }
       EACH_OBJECT = ObjectSpace.method(:each_object)
       MOST_SLOTS = 150_000 # some 4 ms
       MOST_NEAR = 1000

@@ -430,6 +430,19 @@ def test_methods_made_of_blocks_alone(each: Running, trace: Trace) -> None:
     each.target.step("made")
 
 
+def test_a_name_in_a_large_program(start: Start, trace: Trace, tmp_path: Path) -> None:
+    """ActiveSupport before 7 replaces Class#subclasses by a slow method."""
+    file = tmp_path / "subclasses.rb"
+    file.write_text("class Class; def subclasses = ($ran = true) && []; end")
+    target = start("methods/targeted.rb", env={"RUBYOPT": f"-r{file}"})
+    evaluated(target, "$kept = Array.new(200_000) { Object.new }; GC.start")
+    tracer = trace("calls", target.pid, "-m", "audit", "--json")
+    evaluated(target, "Shop.new.pay(0)")
+    *calls, end = map(json.loads, tracer.finish()[0].splitlines())
+    assert [call["method"] for call in calls] == ["Audited#audit"]
+    assert (end["lost"], evaluated(target, "$ran.inspect")) == (0, "nil")
+
+
 def test_a_child_has_none_of_it(target: Target, trace: Trace) -> None:
     tracer = trace("calls", target.pid, "-m", "Shop#", "--json")
     count = f"fork {{ w << {ENABLED}.size; Shop.new.pay(2); exit! }}"
