@@ -399,6 +399,14 @@ def test_rows_of_a_diff_are_bounded() -> None:
     assert len(lines) == 1 + 3 * (2 + 2 + 1)
 
 
+def test_a_long_name_in_a_diff_keeps_its_beginning() -> None:
+    name = f"Shop#{'a' * 100}"
+    screen = ReportOptions(style=Style(height=24))
+    lines = list(diff_lines(counted(sample(name)), counted(sample("b")), screen))
+    assert max(map(len, lines)) <= 80
+    assert any("Shop#aaa" in line and line.endswith("…") for line in lines)
+
+
 def test_a_summary_has_as_many_rows_as_the_terminal_has_room_for() -> None:
     counts = counted(*(sample(f"m{n}", weight=100 - n) for n in range(40)))
 

@@ -152,8 +152,10 @@ def _row(change: Change, style: Style) -> str:
 
 
 def _innermost(text: str, room: int, style: Style) -> str:
-    """Return as many of a stack's frames as fit, at least one."""
+    """Return as many of a stack's frames as fit, at least one, which may be cut."""
     if width(text) <= room:
         return text
     start = text.find(";", len(text) - room + len(ellipsis(style)))
-    return f"{ellipsis(style)}{text[start if start >= 0 else text.rfind(';') :]}"
+    if start < 0:
+        start = text.rfind(";")
+    return cut(text, room, style) if start < 0 else f"{ellipsis(style)}{text[start:]}"
