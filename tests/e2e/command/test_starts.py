@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,6 +169,23 @@ def test_a_script_learns_when_tracing_has_begun(
     assert "rbtrace-py: tracing" not in done.stderr
 
 
-def test_a_descriptor_that_is_not_open() -> None:
-    _, err, code = run("count", "1", "shop:sold", "--ready-fd", "1000000")
-    assert ("descriptor 1000000 is not open" in err, code) == (True, 2)
+@pytest.mark.parametrize("kind", ["closed", "read-only", "standard output"])
+def test_a_descriptor_that_nobody_can_wait_for(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with path.open() as file:
+        number = {"closed": 1000, "read-only": file.fileno(), "standard output": 1}[kind]
+        done = subprocess.run(
+            [*COMMAND, "count", "1", "shop:sold", "--ready-fd", str(number)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer"},
+            pass_fds=(file.fileno(),),
+        )
+    said = {
+        "closed": "descriptor 1000 is not open",
+        "read-only": "is not open for writing",
+        "standard output": "1 is not in the range x>=3",
+    }
+    assert (said[kind] in " ".join(done.stderr.split()), done.returncode) == (True, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
@@ -218,9 +219,11 @@ def _keep_ready_fd(
 ) -> None:
     if number is not None:
         try:
-            os.fstat(number)
+            mode = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
         except OSError as error:
             raise click.BadParameter(f"descriptor {number} is not open") from error
+        if mode == os.O_RDONLY:
+            raise click.BadParameter(f"descriptor {number} is not open for writing")
     context.meta[READY_FD] = number
 
 
@@ -237,7 +240,7 @@ limit_options = chain(
     click.option(
         "--ready-fd",
         metavar="N",
-        type=click.IntRange(0),
+        type=click.IntRange(3),
         envvar="RBTRACE_READY_FD",
         expose_value=False,
         callback=_keep_ready_fd,
