@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("root")
 
 PROGRAM = "inside/filtered.rb"
 UNLINK, WAIT4, PIPE2, TGKILL, MEMFD_CREATE = 87, 61, 293, 234, 319
-CLONE, FORK = 56, 57
+CLONE, FORK, GETSOCKOPT, ACCEPT4 = 56, 57, 55, 288
 
 
 @contextlib.contextmanager
@@ -84,6 +84,8 @@ def test_an_agent_on_a_shared_thread(
         (PIPE2, "pipe2", ("eval", "1")),
         (PIPE2, "pipe2", ("trace", "raise", "-d", "0.1")),
         (MEMFD_CREATE, "memfd_create", ("latency", "method", "-d", "0.1")),
+        (GETSOCKOPT, "getsockopt", ("latency", "method", "-d", "0.1")),
+        (ACCEPT4, "accept4", ("calls", "-d", "0.1")),
         (FORK, "fork", ("fork",)),
         (TGKILL, "tgkill", ("backtraces",)),
     ],

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from rbtrace_py.agent import protocol
-from rbtrace_py.agent.filter_check import HELLO, check_filters
+from rbtrace_py.agent.filter_check import check_filters
 from rbtrace_py.agent.place import connect
 from rbtrace_py.agent.proof import denied, prove
 from rbtrace_py.agent.protocol import (
@@ -119,7 +119,6 @@ class Agent(Closing):
     ) -> None:
         self._process = process
         self._program = process.program
-        check_filters(process, HELLO)
         self._number = 0
         self._is_sending = False
         self._is_cancelled = False

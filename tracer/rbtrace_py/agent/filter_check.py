@@ -53,13 +53,9 @@ def check_filters(process: Process, command: str) -> bool:
         Refused: A filter kills the process for a system call of the command.
         NoSuchTarget: The process has ended.
     """
-    tid, count = _thread(process, command)
-    if count == 0:
+    known = _filters(process, command)
+    if known is None:
         return True
-    key = (*process.identity, count)
-    if key not in _known:
-        _known[key] = _Known(_read(process, tid))
-    known = _known[key]
     if known.filters is None:
         return False
     if command not in known.passed:
@@ -71,6 +67,25 @@ def check_filters(process: Process, command: str) -> bool:
             )
         known.passed.add(command)
     return True
+
+
+def _filters(process: Process, command: str) -> _Known | None:
+    """Return the filters of a thread of the agent; None if it has none."""
+    while True:
+        tid, count = _thread(process, command)
+        if count == 0:
+            return None
+        key = (*process.identity, count)
+        if key not in _known:
+            try:
+                _known[key] = _Known(_read(process, tid))
+            except NoSuchTarget:
+                # The thread of another command's connection may have ended.
+                if tid in process.threads() or not process.alive():
+                    raise
+                _threads.pop(process.identity, None)
+                continue
+        return _known[key]
 
 
 def _thread(process: Process, command: str) -> tuple[int, int]:

@@ -17,6 +17,7 @@ _PROCESS = 0x1200011
 CLONE_CHILD_CLEARTID, SIGCHLD."""
 
 _SERVING = (
+    RESTART,  # the kernel may wake a thread that waits with a timeout
     Call("rt_sigreturn", 15),
     Call("rt_sigprocmask", 14),
     Call("mmap", 9, (None, None, 0)),
@@ -70,7 +71,6 @@ _SERVING_OPTIONAL = (
 """The same, where the caller continues if the call fails."""
 
 NEEDED = (
-    RESTART,
     *_SERVING,
     Call("rt_sigaction", 13),
     Call("mmap", 9, (None, None, 1)),

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
 
+from rbtrace_py.agent.filter_check import HELLO, check_filters
 from rbtrace_py.errors import (
     TASKS_HINT,
     BadElf,
@@ -69,8 +70,11 @@ def connect(process: Process, needs_thread: bool = True) -> socket.socket:
 
     needs_thread: refuse a process that cannot start the connection's thread. If that
     thread fails to start, Ruby 3.3 waits for it forever.
-    Raises NoAgent (HiddenAgent), NotPermitted, NoSuchTarget if the process has ended.
+    The agent makes system calls for a connection, so its filters are checked first.
+    Raises Refused, NoAgent (HiddenAgent), NotPermitted, NoSuchTarget if the process
+    has ended.
     """
+    check_filters(process, HELLO)
     search = _Search(process, needs_thread)
     for directory in chain(_directories(process), _directories_of_root(process)):
         connection = search.connection(directory)
@@ -81,10 +85,10 @@ def connect(process: Process, needs_thread: bool = True) -> socket.socket:
             raise gone(process.pid)
     if process.is_ending():
         raise gone(process.pid)
-    _check_rights(process, search)
     error = None if search.reasons else runs_no_ruby(process)
     if error is not None:
         raise error
+    _check_rights(process, search)
     why = "".join(f": {reason}" for reason in search.reasons[:1])
     refused = "".join(f"; not checked: {reason}" for reason in search.refused)
     raise NoAgent(

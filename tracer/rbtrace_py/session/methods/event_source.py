@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent, connect, runs_no_ruby
+from rbtrace_py.agent.refusal import Refused
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux.probes import find_probes, scan_probes
 from rbtrace_py.linux.process import Process
@@ -217,11 +218,16 @@ def _have_agents(targets: Targets, needs_agents: bool) -> bool:
 
 
 def _has_agent(process: Process) -> bool:
+    return _agent_error(process) is None
+
+
+def _agent_error(process: Process) -> RbtraceError | None:
+    """Return the reason why there is no connection to its agent, or None."""
     try:
         connect(process).close()
-    except RbtraceError:
-        return False
-    return True
+    except RbtraceError as error:
+        return error
+    return None
 
 
 def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) -> None:
@@ -229,7 +235,8 @@ def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) 
     if targets.command is not None:
         return
     for process in targets.chosen():
-        if _has_agent(process):
+        refusal = _agent_error(process)
+        if refusal is None:
             continue
         error = runs_no_ruby(process)
         if error is not None:
@@ -247,6 +254,8 @@ def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) 
             why = "Ruby's own method probes are silent by default since Ruby 2.5"
         else:
             continue
+        if isinstance(refusal, Refused):
+            raise refusal
         raise NoAgent(
             f"cannot trace {names[0]}: no agent in process {process.pid}, and {why}",
             f"{HOW_TO_LOAD}; or load it now: rbtrace-py attach {process.pid}",
