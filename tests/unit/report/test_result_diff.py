@@ -129,7 +129,8 @@ def test_methods_are_read_back(tmp_path: Path) -> None:
         own=7 * MS, summed=10 * MS, entries=102, longest=21 * MS,
     )  # fmt: skip
     by_class = replace(one, key="A", total=0, has_total=False)
-    for group in (one, by_class):
+    selected = replace(one, own=None)
+    for group in (one, by_class, selected):
         made = Result("latency", (1,), ("method",), 0, 1, (group,), by="method")
         assert read_back(tmp_path, jsons(made)).groups == (group,)
 
@@ -284,6 +285,15 @@ def test_counts_are_compared_per_second() -> None:
         "  b      11      8   -27.3 % ?",
         "  ?  may be chance: too few were seen",
     ]
+
+
+def test_the_mark_is_explained_in_color_too() -> None:
+    before = replace(COUNTS, groups=(Group("b", None, 11),))
+    after = replace(COUNTS, groups=(Group("b", None, 8),))
+    legend = "may be chance: too few were seen"
+    assert legend in lines(before, after, Style(colour=True))[-1]
+    same = replace(COUNTS, groups=(Group("is it ? b", None, 11),))
+    assert legend not in lines(same, same)[-1]
 
 
 def test_many_rows_are_cut() -> None:

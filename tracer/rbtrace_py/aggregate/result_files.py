@@ -160,7 +160,7 @@ def _method_group(own: Group, group: Mapping[str, Any]) -> MethodGroup:
         own.count,
         own.total,
         own.distribution,
-        own=_number(group["self"]),
+        own=None if group["self"] is None else _number(group["self"]),
         summed=_number(group["sum"]),
         entries=_number(group["entries"]),
         longest=_number(group["max"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ _SURE_RATES = 1.96
 """Standard deviations by which two rates differ by chance in one of 20 cases."""
 _SURE_VALUES = 1.4
 """The same for the ranks of two values, each by itself."""
+_UNSURE = re.compile(r"(?:%|[×x]\S+|new) \?(?:\s|\x1b|$)")
+"""The mark of ``_change``, at the end of a line or before a space or a color."""
 _UNBOUNDED = 0.08
 """Probability from which on a percentile may lie beyond all values seen."""
 
@@ -58,10 +61,11 @@ class _Side:
 
     @property
     def time(self) -> float:
-        """Time per second in ns; of several methods their own."""
+        """Time per second in ns; of several methods their own, or else their sum."""
         group = self.group
         if isinstance(group, MethodGroup) and not group.has_total:
-            return (group.own or 0) / self.seconds
+            time = group.summed if group.own is None else group.own
+            return time / self.seconds
         return group.total / self.seconds
 
 
@@ -89,7 +93,7 @@ def result_diff_lines(
     else:
         lines = [line for pair in pairs for line in _paragraph(pair, style)]
     yield from lines
-    if any(line.endswith(" ?") or " ? " in line for line in lines):
+    if any(_UNSURE.search(line) for line in lines):
         yield style.dim("  ?  may be chance: too few were seen")
 
 
