@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from rbtrace_py.agent.place import NoAgent, runs_no_ruby
+from rbtrace_py.agent.place import HiddenAgent, NoAgent, runs_no_ruby
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import say_note
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
@@ -44,5 +44,7 @@ def _memory(process: Process) -> MemoryUse:
         if runs_no_ruby(process):
             raise
         found = commands.memory_by_kernel(process)
-        say_note(f"{error}: objects and GC.stat are unknown (--attach loads the agent)")
+        is_hidden = isinstance(error, HiddenAgent)
+        hint = error.hint if is_hidden else "--attach loads the agent"
+        say_note(f"{error}: objects and GC.stat are unknown ({hint})")
         return found
