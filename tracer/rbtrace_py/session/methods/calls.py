@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic
 
@@ -223,8 +222,10 @@ class TracedCalls(Closing, ABC, Generic[Told]):
     def stop(self) -> None:
         """Take the hooks out; what had happened by then is still to be read."""
         for traced in self._traced.values():
-            with suppress(BrokenAgent):  # ``drain`` meets it, too
+            try:
                 traced.stop()
+            except BrokenAgent as error:
+                traced.armed.ended = traced.armed.ended or error
 
     def drain(self) -> Generator[Told, None, None]:
         """Take the hooks out; what had happened by then, and what was still open."""
