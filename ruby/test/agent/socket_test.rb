@@ -359,7 +359,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal ["protocol", "too slow"], error.reply.values_at("code", "message")
   end
 
-  # A connection that comes then gets a refusal; one that comes later is served.
+  # The thread that accepts a connection answers it then, but only the command to stop.
   def test_no_more_threads
     target = target(<<~RUBY)
       $none = false
@@ -372,16 +372,19 @@ class AgentSocketTest < Minitest::Test
       STEP = -> { $none = !$none }
     RUBY
     target.step
-    client = connect(target, greet: false)
-    type, _, request, payload = client.read_frame
-    reply = client.decode(payload)
-    assert_equal [AgentClient::ERROR, 0, "system", "can't create Thread"], [type, request, *reply.values_at("code", "message")]
+    client = connect(target)
+    error = assert_raises(AgentClient::Refused) { client.call("threads") }
+    expected = ["system", "can't create Thread", Errno::EAGAIN::Errno]
+    assert_equal expected, error.reply.values_at("code", "message", "errno")
     assert_raises(EOFError) { client.read_frame }
     target.step
     client = connect(target, greet: false)
     client.send_request("hello", magic: "rbtrace-agent", versions: [1])
     assert IO.select([client.socket], nil, nil, 60), "nobody answers"
     assert_equal 1, client.answer["version"]
+    client.socket.close
+    target.step
+    assert_empty connect(target).call("stop")
   end
 
   # A connection's thread may end anywhere.

@@ -174,7 +174,8 @@ def test_a_descriptor_that_nobody_can_wait_for(kind: str, tmp_path: Path) -> Non
     path = tmp_path / "file"
     path.touch()
     with path.open() as file:
-        number = {"closed": 1000, "read-only": file.fileno(), "standard output": 1}[kind]
+        read_only = file.fileno()
+        number = {"closed": 1000, "read-only": read_only, "standard output": 1}[kind]
         done = subprocess.run(
             [*COMMAND, "count", "1", "shop:sold", "--ready-fd", str(number)],
             capture_output=True,

@@ -139,7 +139,8 @@ def test_every_changed_byte_is_noticed(tmp_path: Path) -> None:
 
 CLEARED = """
 set -eu
-for folder in /var/cache /root; do mount -t tmpfs none $folder; done
+mkdir -p /root/.cache
+for folder in /var/cache /root/.cache; do mount -t tmpfs -o mode=755 none $folder; done
 export HOME=/root
 {compute}
 test -n "$(ls /var/cache/rbtrace-py/programs)" -a -n "$(ls ~/.cache/rbtrace-py/agent)"
