@@ -31,8 +31,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.5, 3.0
 thread keeps the GVL for 0.1 s, and the code has to wait for it twice."""
 _BUSY_WAIT, _LONGEST_BUSY_WAIT, _LATE_WAIT = 0.002, 0.2, 0.2
 LONGEST_POLL = 0.01
-"""Seconds between two looks for an answer. The agent, once loaded, waits 0.02 s for us
-(``welcome``, server.rb): if we connect later, it has to wait for the GVL first."""
+"""Longest pause between two polls, in seconds. The agent, once loaded, waits 0.02 s for
+us (``welcome``, server.rb): if we connect later, it has to wait for the GVL first."""
 
 
 class NotAcknowledged(RbtraceError):

@@ -103,9 +103,9 @@ def _check_seccomp(
             process,
             "it has a seccomp filter that cannot be read, and that may kill it for the"
             " system calls of the agent",
-            "Run as root outside containers, where the filter can be read; or use"
-            f" `rbtrace-py attach {process.pid} --yes` if the filter does not kill."
-            f" {DEFAULT_FILTERS}",
+            f"{DEFAULT_FILTERS}. Run as root outside containers, where the filter can"
+            f" be read; or use `rbtrace-py attach {process.pid} --yes` if the filter"
+            " does not kill",
         )
     of_all = {_filters(process, tid) for tid in process.threads()} - {None}
     if len(of_all) > 1:
@@ -161,9 +161,9 @@ def _check_room(process: Process) -> None:
 def _check_threads(process: Process) -> None:
     room = thread_room(process)
     if room is not None and room < _LEAST_THREADS:
-        raise refuse(
-            process,
-            f"its cgroup lets it start {room} more threads of {_LEAST_THREADS}",
+        raise Refused(
+            f"will not attach to process {process.pid}: its cgroup lets it start"
+            f" {room} more threads of {_LEAST_THREADS}",
             TASKS_HINT,
         )
 

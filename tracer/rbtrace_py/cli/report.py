@@ -97,7 +97,8 @@ def command(options: _Options) -> int:
     a new file beside the recording unless -o names one (- is standard output). A folder
     of `calls --keep` is read as one recording, also while it is written.
     A result of latency, count or values (--json, --hlog) is shown as that command
-    does. The exit code is 5 if a recording is cut off or damaged.
+    does. The exit code is 5 if a recording is cut off or damaged, or if
+    a full disk deleted more calls than are left.
 
     --diff compares two recordings, or two results of latency or count. For recordings
     it shows methods whose share grew or shrank (with --format flamegraph, in red and

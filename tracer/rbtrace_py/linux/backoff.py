@@ -13,7 +13,7 @@ class Backoff:
 
     Args:
         shortest: Seconds of the first pause.
-        longest: Seconds of a pause that is not exceeded.
+        longest: Longest pause in seconds.
     """
 
     def __init__(self, shortest: float, longest: float) -> None:

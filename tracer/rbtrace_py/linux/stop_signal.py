@@ -14,7 +14,7 @@ _times: list[float] = []
 
 
 def record() -> None:
-    """Record a signal, of which the first one counts."""
+    """Record the time of a signal. Only the first one counts."""
     _times.append(time.monotonic())
 
 
