@@ -51,6 +51,16 @@ def test_values_of_a_result(target, trace):
     assert counts(answer(routes)) == ROUTES
 
 
+def test_nil_results_are_explained(target, trace):
+    """They may be of spans that were running when tracing began."""
+    said = "a result is nil if it was not set, or its span began before tracing did"
+    for argument, is_said in (("status", True), ("duration_ns", False)):
+        tracer = trace("values", target.pid, "request", argument)
+        target.step()
+        _, err, code = tracer.finish()
+        assert (code, said in " ".join(err.split())) == (0, is_said), err
+
+
 def test_trace(target, trace):
     tracer = trace("trace", target.pid, "web:request*", "--json")
     target.step()

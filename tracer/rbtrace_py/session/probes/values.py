@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rbtrace_py.bpf.abi import Counter, RecordedValues
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model.probes import OperandType, Probe
+from rbtrace_py.model.probes import OperandRole, OperandType, Probe
 from rbtrace_py.session.probes.engine import AttachRequest
 from rbtrace_py.session.probes.grouped import Picking, Recipe
 from rbtrace_py.session.probes.query import ProbeOptions
@@ -36,7 +36,8 @@ class ValuesOf(Picking):
         super().__init__(targets, words, options)
         self.operand = self.argument = argument
         self._type: OperandType | None = None
-        self._is_duration = False
+        self._is_duration = self._is_result = False
+        self._nils = 0
 
     @property
     def is_counted(self) -> bool:
@@ -67,6 +68,7 @@ class ValuesOf(Picking):
         index = probe.operand(self.argument)
         assert index is not None
         operand = probe.operands[index]
+        self._is_result = operand.role is OperandRole.RESULT
         found, is_duration = operand.type, operand.is_duration
         if self._type is None:
             self._type, self._is_duration = found, is_duration
@@ -106,4 +108,13 @@ class ValuesOf(Picking):
 
     def result_counters(self) -> dict[str, int]:
         missing = Counter.RUNNING_AT_ATTACH if self._is_duration else Counter.NIL
-        return self.counters(missing)
+        found = self.counters(missing)
+        self._nils = found.get("nil", 0)
+        return found
+
+    @property
+    def hint(self) -> str:
+        """Hint that nil results may be those of spans that had begun before."""
+        if not (self._is_result and self._nils):
+            return ""
+        return "a result is nil if it was not set, or its span began before tracing did"
