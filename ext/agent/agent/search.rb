@@ -85,10 +85,14 @@ module Tracepoint
 
       private
 
+      # `.` is often written for `#`: methods of the other kind follow.
       def beside(selector)
-        modules(selector).flat_map do |found|
-          @slices.pass
-          names(found).map { |name| "#{selector.owner}#{MARKS[selector.kind]}#{name}" }
+        kinds = selector.kind ? [selector.kind, *(MARKS.keys - [selector.kind])] : [nil]
+        kinds.flat_map do |kind|
+          modules(Selector.new(selector.owner, kind)).flat_map do |found|
+            @slices.pass
+            names(found).map { |name| "#{selector.owner}#{MARKS[kind]}#{name}" }
+          end
         end
       end
 

@@ -541,6 +541,8 @@ def test_children_without_an_agent_that_come_later(target: Target) -> None:
         ("Tiny#lost", " (did you mean Tiny#last?)"),
         ("Tinny#last", " (did you mean Tiny#last?)"),
         ("Plain.tover", " (did you mean Plain.tower?)"),
+        ("Tiny.last", " (did you mean Tiny#last?)"),
+        ("Plain#tower", " (did you mean Plain.tower?)"),
         ("Nowhere::Tiny#last", ""),
         ("Tiny#qqqq", ""),
         ("no_such_method", ""),
