@@ -357,7 +357,9 @@ def test_without_an_agent(start: Start, trace: Trace) -> None:
         step(target, "raise")
         out, err, _ = tracer.finish()
         assert counted(json.loads(out)) == {"Work::Refused": 30}
-        assert "raise: from Ruby's built-in probes" in err
+        assert "raise: from Ruby's built-in probes\n" in err
+        _, err, _ = trace("count", target.pid, "object").finish()
+        assert "object leaves out strings, arrays" in " ".join(err.split())
 
 
 def test_selectors_are_never_left_out(target: Target, start: Start) -> None:

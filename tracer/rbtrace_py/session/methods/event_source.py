@@ -195,8 +195,12 @@ def _from_probes(
         if word in ours and probe is None:
             raise UsageError(f"Ruby has no built-in probes for {command} {word}")
         found.append(probe if word in ours and probe else word)
-    names = ", ".join(word.removeprefix(":") for word in ours)
-    return EventSource(False, tuple(found), (f"{names}: from Ruby's built-in probes",))
+    names = [word.removeprefix(":") for word in ours]
+    note = f"{', '.join(names)}: from Ruby's built-in probes"
+    # insns.def: newarray, newhash, and strings have probes of their own.
+    if "object" in names:
+        note += "; object leaves out strings, arrays, and hashes from literals"
+    return EventSource(False, tuple(found), (note,))
 
 
 def _can_do_without(names: Sequence[str]) -> bool:
