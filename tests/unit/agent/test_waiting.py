@@ -1,6 +1,6 @@
 """Waiting for a process that does not answer: it costs little CPU.
 
-What is counted is how often the process is looked at. A slow machine makes that less.
+The tests count the polls. A slow machine makes fewer of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_for_a_stop() -> None:
 
 
 def test_for_the_end_of_loading(tmp_path: Path) -> None:
-    """As where threads are busy and keep the GVL."""
+    """Loading takes long if busy threads keep the GVL."""
     with (
         Process(os.getpid()) as process,
         Said(process, str(tmp_path), process.program) as said,

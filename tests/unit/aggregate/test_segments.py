@@ -235,7 +235,7 @@ def fill(folder: Path, on_full: Callable[[], None] = lambda: None) -> SegmentsWr
 
 
 def test_a_full_disk(small_disk: Path) -> None:
-    """The oldest are deleted, which is said once. The others are whole and count it."""
+    """The oldest files are deleted, with one message. The others count it."""
     said: list[str] = []
     writer = fill(small_disk, lambda: said.append("full"))
     assert said == ["full"]

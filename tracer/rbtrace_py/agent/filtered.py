@@ -126,7 +126,7 @@ COMMANDS = {
     "fork": _FORKING,
     "stop": (Call("unlink", 87),),
 }
-"""Calls of each command of the agent, beside those of any command.
+"""Calls of each command of the agent, beside the calls of any command.
 
 The child of a dump makes further calls. A filter that kills ends only the child then.
 """

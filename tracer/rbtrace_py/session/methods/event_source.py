@@ -226,7 +226,7 @@ def _has_agent(process: Process) -> bool:
 
 
 def _agent_error(process: Process) -> RbtraceError | None:
-    """Return the reason why there is no connection to its agent, or None."""
+    """Return why the agent cannot be reached, or None."""
     try:
         connect(process).close()
     except RbtraceError as error:

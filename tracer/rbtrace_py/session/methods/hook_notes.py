@@ -77,7 +77,7 @@ def c_calls_hint(natives: Iterable[bool | None]) -> str:
 
 
 def _near(armed: Armed) -> list[str]:
-    """Return names similar to those of the unmatched selectors, safe to show."""
+    """Return names similar to the unmatched selectors, safe to show."""
     words = (
         (one.word.removesuffix(one.name or ""), one.name or "")
         for one in armed.unmatched[:_MOST_NAMES]

@@ -114,7 +114,7 @@ class ValuesOf(Picking):
 
     @property
     def hint(self) -> str:
-        """Hint that nil results may be those of spans that had begun before."""
+        """Hint that nil results may belong to spans that began before the tracing."""
         if not (self._is_result and self._nils):
             return ""
         return "a result is nil if it was not set, or its span began before tracing did"

@@ -35,7 +35,7 @@ class SampleTimer:
         self._due = self._start + int(self._random() * self._period)
 
     def wait(self, until: int) -> bool:
-        """Sleep until the next pass is due. Return False if none is before ``until``.
+        """Sleep until the next pass is due. Return False if that is after ``until``.
 
         ``until`` is a time of the monotonic clock, in ns. A pass that is due before it
         begins even if the machine is so busy that it begins later. Without it, the time
