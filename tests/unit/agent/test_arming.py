@@ -8,7 +8,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -288,6 +290,21 @@ def test_names_that_nobody_needs_yet(
         armed.keep_learning()
         assert (armed.method(1).name, armed.method(2).name) == ("a", "b")
         assert [each["command"] for each in agent.asked].count("names") == 1
+
+
+def test_names_that_come_slowly(
+    agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After half of the time the rest is left for the next request."""
+    a = {"index": 1, "kind": 1, "owner": "A", "name": "a"}
+    agent.answers["names"] = names({"index": 0, "kind": 0}, a)
+    with arm() as armed:
+        monkeypatch.setattr(arming, "NAMES_AT_ONCE", 2)
+        clock = SimpleNamespace(monotonic=count(0, 6).__next__)
+        monkeypatch.setattr(arming, "time", clock)
+        assert armed.method(2) is UNKNOWN_METHOD
+        assert [each["command"] for each in agent.asked].count("names") == 1
+        assert (armed.method(1).name, armed.ended) == ("a", None)
 
 
 def test_names_out_of_order(agent: FakeAgent) -> None:

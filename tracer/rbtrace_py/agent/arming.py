@@ -424,7 +424,8 @@ class Armed(Closing):
     def learn(self) -> None:
         """Ask for the names of all methods seen so far; sets ``ended`` if it cannot.
 
-        All the replies together have one deadline.
+        All the replies together have one deadline. If half of the time is over, the
+        rest is requested next time: busy threads delay each reply.
         """
         if self.ended is not None:
             return
@@ -440,6 +441,9 @@ class Armed(Closing):
                 taken = self._take_names(self._agent.call("names", request, left))
                 # An agent sends fewer only if it has no more.
                 if taken < NAMES_AT_ONCE:
+                    break
+                if time.monotonic() > ends - HELLO_SECONDS / 2:
+                    last = len(self._names)
                     break
             self._requested = last
         except RbtraceError as error:
