@@ -419,3 +419,27 @@ def test_loaded_by_a_ruby_in_another_mount_namespace(ruby: str, bell: Bell) -> N
         found = Path(f"/proc/{target.pid}/root{path}")
         assert not found.exists()
         assert target.end() == "right"
+
+
+INTERRUPTED = """
+import os, signal
+from rbtrace_py.agent.files import placed
+from rbtrace_py.linux.process import Process
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+os.register_at_fork(after_in_parent=interrupt)
+with Process(os.getpid()) as process:
+    try:
+        with placed(process, {"agent.rb": b"1"}):
+            print("not interrupted")
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+def test_a_signal_within_a_hook_of_fork() -> None:
+    """Python ignores what such a hook raises."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True
+    )
+    assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr

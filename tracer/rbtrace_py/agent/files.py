@@ -94,10 +94,15 @@ def _start(
     """The keeper's pid, where to read its answer, and what to close to end it."""
     answer, answer_end = os.pipe2(os.O_CLOEXEC)
     hold_end, hold = os.pipe2(os.O_CLOEXEC)
+    # Python ignores the KeyboardInterrupt of a signal that comes within a hook of fork,
+    # such as that of the module logging.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         child = os.fork()
     except BlockingIOError:
         raise TooManyTasks from None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if child == 0:
         keep(root, owner, files, sockets, answer_end, hold_end)
     os.close(answer_end)
