@@ -606,6 +606,7 @@ def helpers_of(pid: int) -> Iterator[tuple[int, Path]]:
                         yield int(child.name), path
 
 
+@pytest.mark.alone  # another attach would remove the files before they are loaded
 def test_its_helper_is_killed(target: Target) -> None:
     """Its files stay, and the exit code is 1. A later attach removes them."""
     hold(target)
