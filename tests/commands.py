@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,26 @@ def run(
         raise
     assert process.returncode is not None
     return out, err.replace("rbtrace-py: tracing\n", "", 1), process.returncode
+
+
+def run_program(
+    command: Sequence[object],
+    pass_fds: Sequence[int] = (),
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``COMMAND`` with its words, maybe behind other programs, in a new process.
+
+    ``run`` forks a process that has the package loaded, so it can start no program that
+    changes rights or limits first.
+    """
+    return subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer", **(env or {})},
+        pass_fds=pass_fds,
+    )
 
 
 def _started(

@@ -6,7 +6,6 @@ sidecar is in that pid namespace, with a ``/proc`` of its own.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from commands import run_program
 from filtering import OF_BPF, OF_SYS_PTRACE, filtered, like_dockers
-from processes import MAIN, ROOT, TIMEOUT, Target
+from processes import MAIN, Target
 from public_copy import PublicCopy
 from rbtrace_py.linux.processes import descendants
 
@@ -67,13 +67,7 @@ def look(
     if sidecar_of is not None:
         namespace = f"--pid=/proc/{sidecar_of}/ns/pid"
         command = ["nsenter", namespace, *SIDECAR, *command]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer"},
-    )
+    return run_program(command)
 
 
 @pytest.mark.slow

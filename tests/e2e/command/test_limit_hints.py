@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import subprocess
 from collections.abc import Callable
 
 import pytest
 
-from commands import COMMAND, run
-from processes import LIB, ROOT, TIMEOUT, Target
+from commands import COMMAND, run, run_program
+from processes import LIB, Target
 from public_copy import PublicCopy
 from rbtrace_py.cli import main
 from rbtrace_py.errors import TooManyFiles
@@ -64,14 +63,7 @@ def test_open_files_of_bpf(start: Callable[..., Target], root: None, mode: str) 
     """Memory takes fewer of them; the note, or the error, names the limit."""
     target = start("stacks/turning.rb")
     words = ["stacks", str(target.pid), "--mode", mode, "-d", "0.1"]
-    command = ["prlimit", "--nofile=20", *COMMAND, *words]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer"},
-    )
+    done = run_program(["prlimit", "--nofile=20", *COMMAND, *words])
     said = " ".join(done.stderr.split())
     assert "too many open files (ulimit -n is 20)" in said
     has_memory = mode == "cpu"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 import pytest
 
 import rubies
-from commands import COMMAND, run, without_times
-from processes import LIB, ROOT, TARGETS, TIMEOUT, Target
+from commands import COMMAND, run, run_program, without_times
+from processes import LIB, TARGETS, Target
 
 PROGRAM = str(TARGETS / "stacks/start.rb")
 ONLY = ("-m", "first", "-m", "second")
@@ -149,21 +148,11 @@ def test_a_script_learns_when_tracing_has_begun(
     verb, *rest = words
     target = start("probes/watched.rb")
     command = [*COMMAND, verb, str(target.pid), *rest, "-d", "0.1"]
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}/tracer"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT, env=env
-    )
+    done = run_program(command)
     assert done.stderr.splitlines().count("rbtrace-py: tracing") == 1
     read, write = os.pipe()
     with os.fdopen(read) as ready:
-        done = subprocess.run(
-            [*command, "--ready-fd", str(write)],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            env=env,
-            pass_fds=(write,),
-        )
+        done = run_program([*command, "--ready-fd", write], [write])
         os.close(write)
         assert ready.read() == "attached\n"
     assert "rbtrace-py: tracing" not in done.stderr
@@ -176,14 +165,8 @@ def test_a_descriptor_that_nobody_can_wait_for(kind: str, tmp_path: Path) -> Non
     with path.open() as file:
         read_only = file.fileno()
         number = {"closed": 1000, "read-only": read_only, "standard output": 1}[kind]
-        done = subprocess.run(
-            [*COMMAND, "count", "1", "shop:sold", "--ready-fd", str(number)],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer"},
-            pass_fds=(file.fileno(),),
-        )
+        words = ["count", "1", "shop:sold", "--ready-fd", number]
+        done = run_program([*COMMAND, *words], [read_only])
     said = {
         "closed": "descriptor 1000 is not open",
         "read-only": "is not open for writing",

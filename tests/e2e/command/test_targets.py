@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Tracer, answer, by_key, if_ruby_has, run
+from commands import COMMAND, Tracer, answer, by_key, if_ruby_has, run, run_program
 from installed import NO_BCC
 from processes import LIB, MAIN, ROOT, TARGETS, Target, read_line
 from rbtrace_py.session.probes.filters import check_syntax
@@ -360,13 +360,7 @@ def test_a_command_is_not_started_without_rights(root, tmp_path):
 def test_a_command_is_not_started_for_a_filter_without_bcc(root, tmp_path):
     sign = tmp_path / "started"
     words = ["count", "tick", "--filter", "id > 1", "--", "touch", str(sign)]
-    done = subprocess.run(
-        [*NO_BCC, sys.executable, "-c", MAIN, *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer"},
-    )
+    done = run_program([*NO_BCC, *COMMAND, *words])
     assert (done.stdout, done.returncode, sign.exists()) == ("", 1, False)
     assert "bcc, the BPF Compiler Collection, cannot be loaded" in done.stderr
 

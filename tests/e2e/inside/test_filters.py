@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rubies
-from commands import run
+from commands import run, run_program
 from filtering import (
     EPERM,
     OF_SYS_PTRACE,
@@ -21,7 +20,7 @@ from filtering import (
     forbidding,
     like_dockers,
 )
-from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target
+from processes import MAIN, TARGETS, Target
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.refusal import Refused
 from rbtrace_py.linux.process import Process
@@ -126,13 +125,7 @@ def beside(*words: object) -> subprocess.CompletedProcess[str]:
         *("setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}"),
         *(sys.executable, "-c", MAIN, *map(str, words)),
     )
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}/tracer"},
-    )
+    return run_program(command)
 
 
 def test_a_filter_that_cannot_be_read(tmp_path: Path) -> None:
