@@ -23,12 +23,13 @@ def limit(root: None) -> Iterator[Limit]:
     """Put a process into a full cgroup of version 1 or 2, which it must not outlive."""
     first = Path("/sys/fs/cgroup/pids")
     base = first if first.exists() else Path("/sys/fs/cgroup")
+    second = base / "cgroup.controllers"
+    if second.exists() and "pids" not in second.read_text().split():
+        pytest.skip("this machine, maybe a container, may not limit pids by cgroups")
     folder = base / f"rbtrace-threads-{os.getpid()}"
     folder.mkdir()
 
     def put(pid: int) -> None:
-        if not (folder / "pids.max").exists():
-            pytest.skip("cgroups have no pids controller here")
         (folder / "cgroup.procs").write_text(str(pid))
         threads = len(os.listdir(f"/proc/{pid}/task"))
         (folder / "pids.max").write_text(str(threads))
@@ -65,7 +66,10 @@ def test_only_detach_works(name: str, limit: Limit) -> None:
 def test_what_the_agent_answers(name: str, limit: Limit) -> None:
     """The limit may be reached between the check and the connection."""
     if rubies.minor(name) == "3.3":
-        pytest.skip("Ruby 3.3 hangs if a thread fails to start")
+        pytest.skip(
+            "a bug of Ruby 3.3: Thread.new waits forever for a thread that cannot"
+            " start. So we do not connect, as test_only_detach_works shows"
+        )
     with rubies.running(name, "inside/agent.rb") as target:
         limit(target.pid)
         with (

@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -150,7 +150,7 @@ def compiled(number: int) -> Iterator[bytes]:
 
 def silent(number: int) -> Iterator[bytes]:
     """No answer, while the connection stays."""
-    time.sleep(3600)
+    threading.Event().wait()
     yield b""
 
 
@@ -162,8 +162,7 @@ def chatter(number: int) -> Iterator[bytes]:
 
 
 def one_name(number: int) -> Iterator[bytes]:
-    """One name per answer, and each takes its time."""
-    time.sleep(0.1)
+    """One name per answer, so that there are many requests."""
     one_name.index += 1  # type: ignore[attr-defined]
     name = {"index": one_name.index, "kind": 1}  # type: ignore[attr-defined]
     yield frame(REPLY, number, encode({"methods": [name]}))
