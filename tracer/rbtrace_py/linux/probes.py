@@ -272,7 +272,7 @@ class StateReader(Closing):
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._memory: ProcessMemory | None = ProcessMemory(process.pid)
+        self._memory: ProcessMemory | None = ProcessMemory(process.pid, process)
         self._opened: dict[tuple[int, int], OpenBinary | None] = {}
         self._files: dict[tuple[int, int], MappedFile] = {}
         with suppress(RbtraceError):
@@ -346,14 +346,12 @@ class StateReader(Closing):
         if address is None or self._memory is None:
             return None
         try:
-            data = self._memory.read(address, size)
+            return self._memory.read(address, size)
         except NotPermitted:
             self._memory = None
             return None
         except RbtraceError:
             return None
-        # The pid of an ended process may have been reused.
-        return data if self._process.alive() else None
 
     def close(self) -> None:
         """Give back all descriptors; may be called twice."""
