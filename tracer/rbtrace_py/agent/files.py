@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 from rbtrace_py.agent.keeper import Files, Owner, keep
 from rbtrace_py.errors import NotPermitted, RbtraceError, TooManyTasks
+from rbtrace_py.linux.backoff import Backoff
 from rbtrace_py.linux.process import Process, gone, parse_status
 from rbtrace_py.linux.readable import readable
 
@@ -34,8 +35,8 @@ def placed(
     """Make a new directory with ``files`` (contents by name) for ``process``.
 
     The directory (0700) and its files (0600) belong to the user of the process. They
-    are removed when the block ends, or when this process ends, even by SIGKILL. A file
-    whose contents are None is not made, but removed if the process makes it.
+    are removed when the block ends, or when this process ends, even by SIGKILL.
+    Contents of None stand for a file that the process makes: it is only removed.
 
     Yields:
         The directory's path as the process sees it, and the first of ``sockets`` whose
@@ -94,8 +95,8 @@ def _start(
     """The keeper's pid, where to read its answer, and what to close to end it."""
     answer, answer_end = os.pipe2(os.O_CLOEXEC)
     hold_end, hold = os.pipe2(os.O_CLOEXEC)
-    # Python ignores the KeyboardInterrupt of a signal that comes within a hook of fork,
-    # such as that of the module logging.
+    # A signal within a hook of fork is lost, because Python ignores the exception that
+    # a hook raises. The module logging has such a hook.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         child = os.fork()
@@ -137,7 +138,7 @@ def _collect(child: int) -> bool:
     It removes the files before it ends.
     """
     deadline = time.monotonic() + _REMOVE_SECONDS
-    pause = 0.0002
+    backoff = Backoff(0.0002, 0.01)
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
@@ -147,5 +148,4 @@ def _collect(child: int) -> bool:
                 os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return False
-        time.sleep(pause)
-        pause = min(2 * pause, 0.01)
+        time.sleep(backoff.pause())

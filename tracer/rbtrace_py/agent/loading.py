@@ -107,13 +107,19 @@ def load_agent(
     at: Step = lambda step: None,
     is_confirmed: bool = False,
 ) -> Loaded:
-    """Have ``process`` load the agent, or begin again one that was stopped.
+    """Load the agent into ``process``, or restart an agent that was stopped.
 
-    files: of ``agent_files``
-    limit: seconds in all; at: told of each step
-    is_confirmed: also where its seccomp filter cannot be read
+    Args:
+        process: The process.
+        ruby: Addresses in its Ruby.
+        files: As from ``agent_files``.
+        limit: Seconds in all.
+        at: Called at each step.
+        is_confirmed: True to continue if the seccomp filter cannot be read.
 
-    Raises what ``inject`` and ``placed`` do, NotLoaded, NotAcknowledged.
+    Raises:
+        NotLoaded: The process could not load the agent.
+        RbtraceError: As ``inject`` and ``placed``.
     """
     began = time.monotonic_ns()
     deadline = time.monotonic() + limit
@@ -146,6 +152,7 @@ def alone(process: Process, deadline: float) -> Iterator[None]:
     only to those who might trace the process (ptrace(2), PTRACE_MODE_READ).
     """
     file = process.open("environ")
+    backoff = Backoff(_SLOWEST_POLL, _SLOWEST_GREETING)
     try:
         while not _locked(file):
             if time.monotonic() > deadline:
@@ -153,7 +160,7 @@ def alone(process: Process, deadline: float) -> Iterator[None]:
                     f"another tracer is attaching to process {process.pid}",
                     "Try again",
                 )
-            time.sleep(_SLOWEST_POLL)
+            time.sleep(backoff.pause())
         yield
     finally:
         os.close(file)
