@@ -64,9 +64,11 @@ OF_BPF = (321, 298)
 
 
 def like_dockers(also: Iterable[int] = ()) -> bytes:
-    """The shape of Docker's default: another architecture is killed; what is on the
-    list goes, clone only without namespaces and socket only without vsock; clone3 does
-    not exist; all else is EPERM.
+    """Return a filter of the shape of Docker's default.
+
+    It kills for calls of another architecture, and allows the calls on its list: clone
+    only without namespaces, and socket only without vsock. clone3 fails with ENOSYS,
+    and any other call with EPERM.
 
     also: calls that it allows because of the container's capabilities
     """

@@ -45,7 +45,7 @@ class Attempts:
 
     Each must be made by a thread that is not used for another.
 
-    is_confirmed: also where its seccomp filter cannot be read
+    is_confirmed: True to continue if the seccomp filter cannot be read
     """
 
     def __init__(

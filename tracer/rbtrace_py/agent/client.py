@@ -101,14 +101,21 @@ class _Ended(Exception):
 
 
 class Agent(Closing):
-    """The agent of ``process``; ``hello`` is what it said of itself after our proof.
+    """A connection to the agent of ``process``.
 
-    needs_thread: see ``connect``
-    address: of the text to prove with, if it is known before: our proof goes with the
-    first request then, as the agent may wait long for the GVL before each
-    events: what it said unasked, in order; event_bound: how much each may have
+    Each command is checked beforehand (``check_filters``).
 
-    Each command is checked beforehand, see ``check_filters``.
+    Args:
+        process: The process.
+        address: Address of the text to prove our rights with, if it is known. Our proof
+            then goes with the first request, because the agent may wait long for the
+            GVL before each.
+        needs_thread: As in ``connect``.
+
+    Attributes:
+        hello: The agent's facts about itself, sent after our proof.
+        events: The events it sent, in order.
+        event_bound: Bound of each event.
 
     Raises Refused, NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget;
     MalformedAnswer also if the text is elsewhere than at ``address``.

@@ -67,15 +67,22 @@ def inject(
     at: Step = _nothing,
     is_confirmed: bool = False,
 ) -> Injection:
-    """Have ``code`` evaluated in ``process``; return when it is ``acknowledged``.
+    """Make ``process`` evaluate ``code``, and return when this is ``acknowledged``.
 
-    code: Ruby text. It runs where a trap's handler would, maybe twice: it should begin
-    a thread, and that do no harm if done again.
-    limit: seconds; at: told of each step
-    is_confirmed: also where its seccomp filter cannot be read
+    Args:
+        process: The process.
+        ruby: Addresses in its Ruby.
+        code: Ruby text. It runs in the context of a trap's handler, maybe twice. It
+            should start a thread, which must do no harm if it starts again.
+        acknowledged: Returns whether the code has run.
+        limit: Seconds.
+        at: Called at each step.
+        is_confirmed: True to continue if the seccomp filter cannot be read.
 
-    Raises what ``check`` does, NotAcknowledged, NoSuchTarget; the process is as it was
-    then, but for what the code did.
+    Raises:
+        NotAcknowledged: The code did not run in time.
+        NoSuchTarget: The process has ended.
+        RbtraceError: As ``check``. The process is then unchanged, except by the code.
     """
     began = time.monotonic_ns()
     check(process, ruby, is_confirmed)

@@ -42,7 +42,7 @@ def refuse(process: Process, why: str, hint: str = "") -> Refused:
 def check(process: Process, ruby: RubyAddresses, is_confirmed: bool = False) -> None:
     """Raise unless code may be put into ``process``.
 
-    is_confirmed: also where its seccomp filter cannot be read
+    is_confirmed: True to continue if the seccomp filter cannot be read
     Refused (its text says why), VmNotStarted, NotPermitted, NoSuchTarget.
     """
     _check_machine(process)

@@ -41,8 +41,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     line of code for the next safe moment. That line starts a thread, which loads
     the agent from files that are deleted a moment later. The process is then as if
     it had called `require "tracepoint/agent"`: it has a sleeping thread, and a
-    socket for users who may attach to it. Processes it forks later have the agent
-    too. The agent stays until the process exits, or until `detach`.
+    socket, which only its own user and root can use. Processes it forks later have
+    the agent too. The agent stays until the process exits, or until `detach`.
 
     attach refuses a process that it could harm: a process that is traced or stopped
     already, has a seccomp filter that forbids the necessary system calls, or is not

@@ -62,7 +62,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     The process must have loaded the agent: require "tracepoint/agent" in the
     program, start it with RUBYOPT=-rtracepoint/agent, where the gem is installed
     (in a checkout RUBYOPT="-I$PWD/ruby/lib -rtracepoint/agent"), or use --attach.
-    The agent answers anyone who is allowed to read the process's memory.
+    The agent answers processes that have the right to read this process's memory.
 
     If the process has a seccomp filter, it is checked for the system calls of the
     agent. Your code cannot be checked: a filter that kills may end the process.

@@ -32,8 +32,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Fork a stopped copy of a process and print its pid.
 
     The copy is for a debugger: it has the memory of the process at this moment and
-    never runs, while the process itself keeps serving. The copy has one thread, the
-    one that forked it, and keeps files and connections of the process open, locks
+    never runs, while the process itself keeps serving. The copy has only the thread
+    that forked it, and keeps files and connections of the process open, locks
     included. Kill it when you are done: kill -KILL.
 
     The process must have loaded the agent (see `eval --help`). If it has a seccomp

@@ -35,9 +35,9 @@ class _Options(DumpFileOptions):
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Write every object of a Ruby process to a file, one line of JSON each.
 
-    PID [FILE]: the format is that of ObjectSpace.dump_all, for heap analyzers. The
-    default FILE is heapdump-PID.json; - is standard output; .gz compresses. With
-    several processes, each gets FILE.PID. The file appears when the dump is
+    PID [FILE]: heap analyzers read this format (ObjectSpace.dump_all). The default
+    FILE is heapdump-PID.json; - is standard output; .gz compresses. With several
+    processes, each gets FILE.PID. The file appears when the dump is
     complete. Only its owner can read it, since it contains every string.
 
     A child of the process writes the dump while the process keeps serving; the

@@ -95,9 +95,9 @@ def gathered(
 class ProcessMemory:
     """Memory of a running process, read with process_vm_readv(2).
 
-    Nothing is made for a read of ranges that were read before but its result: so one
-    object serves one thread. Raises NotPermitted with the reason, NoSuchTarget once
-    the process is gone, UnreadableMemory for an address that is not mapped.
+    Repeated reads of the same ranges reuse their buffers, so an object serves only one
+    thread. Raises NotPermitted with the reason, NoSuchTarget if the process has ended,
+    and UnreadableMemory for an unmapped address.
 
     process_vm_readv takes a pid, which another process may get at any time. Pass
     ``process`` to check after each read that it still has its pid. Only then are the

@@ -37,9 +37,9 @@ _IN_CALL = 0x80
 _EVENT_EXEC, _EVENT_STOP = 4, 128
 
 _SPIN, _SOON = 0.00003, 0.001
-"""Seconds in which the kernel is asked without pauses, and with short ones. Most stops
-take 50 µs if the other thread gets a CPU, which may be the one that we use. A later
-stop is noticed late by a tenth of its time at most."""
+"""Seconds of polling without pauses, and with short pauses. Most stops take 50 µs if
+the other thread gets a CPU. That may be our own CPU. A later stop is noticed late by at
+most a tenth of its time."""
 
 
 class TraceeStop(NamedTuple):
@@ -72,7 +72,7 @@ class TraceeStop(NamedTuple):
 class Tracee:
     """A thread of ``process`` that is seized and still runs.
 
-    tid: the thread; the main thread if it is None
+    tid: the thread; by default the main thread
 
     Raises NotPermitted, also if another process traces the thread, or NoSuchTarget.
     Every method raises NoSuchTarget once the thread has ended.

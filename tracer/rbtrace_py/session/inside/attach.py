@@ -56,7 +56,7 @@ def attach(
 
     limit: seconds; with_hook: with method events, for which a C compiler is needed
     once; at: told of each step
-    is_confirmed: also where its seccomp filter cannot be read
+    is_confirmed: True to continue if the seccomp filter cannot be read
 
     Raises Refused, NotRuby, NotBuilt, NotPermitted, NoPlace, NotLoaded,
     NotAcknowledged, NoSuchTarget, BrokenAgent.
@@ -93,7 +93,7 @@ def detach(
 ) -> Detached:
     """Take the agent in ``process`` out of service.
 
-    is_confirmed: also where that ends another tracer's work
+    is_confirmed: True to end another tracer's work
     Raises NoAgent, InUse, BrokenAgent, NotPermitted, NoSuchTarget.
     """
     deadline = time.monotonic() + limit

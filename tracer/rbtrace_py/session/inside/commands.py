@@ -173,7 +173,7 @@ def heapdump(
 
     collect: the copy collects garbage first. It takes at most ``seconds``.
     before: called once the agent has answered; it may raise
-    is_confirmed: also where a seccomp filter of the process cannot be read
+    is_confirmed: True to continue if the seccomp filter cannot be read
 
     Raises NotConfirmed, and what ``Agent`` does.
     """
@@ -222,7 +222,7 @@ def _dump(
 def fork(process: Process, is_confirmed: bool = False) -> int:
     """Make a copy of the process, which is stopped; its pid as we see it.
 
-    is_confirmed: also where a seccomp filter of the process cannot be read
+    is_confirmed: True to continue if the seccomp filter cannot be read
     """
     with Agent(process) as agent:
         _check_filters(process, "fork", is_confirmed)
