@@ -606,17 +606,35 @@ def helpers_of(pid: int) -> Iterator[tuple[int, Path]]:
                         yield int(child.name), path
 
 
-@pytest.mark.alone  # another attach would remove the files before they are loaded
-def test_its_helper_is_killed(target: Target) -> None:
-    """Its files stay, and the exit code is 1. A later attach removes them."""
+def has_open(pid: int, path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return any(fd.readlink() == path for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def attaching(target: Target) -> subprocess.Popen[str]:
+    """Attach to a target that is held, so that the agent is not loaded yet."""
     hold(target)
     command = [sys.executable, "-c", MAIN, "attach", str(target.pid)]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
-    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+
+
+def without_helper(tracer: subprocess.Popen[str]) -> Path:
+    """Kill the helper of an attach once its folder is in use; return the folder."""
     found: list[tuple[int, Path]] = []
     assert comes_true(lambda: found.extend(helpers_of(tracer.pid)) or found)
     helper, folder = found[0]
+    assert comes_true(lambda: has_open(tracer.pid, folder))
     os.kill(helper, signal.SIGKILL)
+    return folder
+
+
+@pytest.mark.alone  # another attach would remove the files before they are loaded
+def test_its_helper_is_killed(target: Target) -> None:
+    """Its files stay, and the exit code is 1. A later attach removes them."""
+    tracer = attaching(target)
+    folder = without_helper(tracer)
     assert target.step() == "0"
     _, err = tracer.communicate(timeout=TIMEOUT)
     said = f"the helper that removes {folder} from the root of process {target.pid} was"
@@ -627,11 +645,20 @@ def test_its_helper_is_killed(target: Target) -> None:
     assert not folder.exists()
 
 
+def test_its_files_are_removed(target: Target) -> None:
+    """Another attach does so if the helper was killed. There is nothing to wait for."""
+    tracer = attaching(target)
+    folder = without_helper(tracer)
+    shutil.rmtree(folder, ignore_errors=True)
+    _, err = tracer.communicate(timeout=TIMEOUT)
+    assert "were removed before it loaded them" in " ".join(err.split())
+    assert tracer.returncode == 1
+    assert target.step() == "0"
+    assert target.step("threads") == "1"
+
+
 def test_interrupted(target: Target) -> None:
-    hold(target)
-    command = [sys.executable, "-c", MAIN, "attach", str(target.pid)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
-    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+    tracer = attaching(target)
     assert tracer.stderr
     assert "for about a millisecond" in tracer.stderr.readline()
     tracer.send_signal(signal.SIGINT)

@@ -220,7 +220,7 @@ class Said(Closing):
         self._folder = -1
 
     def has_begun(self) -> bool:
-        """Has one of its threads taken it up?"""
+        """Return whether one of its threads has begun; raise NotLoaded if none can."""
         return self._read(_BEGUN) is not None
 
     def await_end(self, deadline: float) -> int | None:
@@ -246,12 +246,22 @@ class Said(Closing):
         return int(done[1]) if done[1] else None
 
     def _read(self, name: str) -> bytes | None:
-        """Return a link's target; None if the process has no such link."""
+        """Return a link's target; None if the process has no such link.
+
+        Raises NotLoaded if the directory was removed, as another attach does if the
+        helper that keeps the files was killed.
+        """
         try:
             status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
             is_its = status.st_uid == self._process.uid
             return os.readlink(name.encode(), dir_fd=self._folder) if is_its else None
         except OSError:
+            if os.fstat(self._folder).st_nlink == 0:
+                raise NotLoaded(
+                    f"the files for process {self._process.pid} were removed before it"
+                    " loaded them",
+                    "Try again",
+                ) from None
             return None
 
 
