@@ -67,6 +67,7 @@ _SERVING_OPTIONAL = (
     Call("mremap", 25),  # by realloc
     Call("stat", 4),
     Call("select", 23),
+    Call("poll", 7),
 )
 """The same, where the caller continues if the call fails."""
 
