@@ -20,7 +20,7 @@ from filtering import (
     forbidding,
     like_dockers,
 )
-from processes import MAIN, TARGETS, Target
+from processes import MAIN, TARGETS, Target, comes_true
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.refusal import Refused
 from rbtrace_py.linux.process import Process
@@ -32,6 +32,19 @@ pytestmark = pytest.mark.usefixtures("root")
 PROGRAM = "inside/filtered.rb"
 UNLINK, WAIT4, PIPE2, TGKILL, MEMFD_CREATE = 87, 61, 293, 234, 319
 CLONE, FORK, GETSOCKOPT, ACCEPT4 = 56, 57, 55, 288
+
+
+WAITS = {"poll": 7, "select": 23, "pselect6": 270, "ppoll": 271}
+
+
+def awaits_connection(pid: int) -> bool:
+    """Return whether the agent's thread waits, and so makes no call of its own."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            if (task / "comm").read_text() == "rbtrace agent\n":
+                number = (task / "syscall").read_text().split()[0]
+                return number in map(str, WAITS.values())
+    return False
 
 
 @contextlib.contextmanager
@@ -93,7 +106,9 @@ def test_a_command_that_would_kill(
     number: int, call: str, words: tuple[str, ...]
 ) -> None:
     verb, *rest = words
-    with under(forbidding([number])) as target:
+    with under() as target:
+        assert comes_true(lambda: awaits_connection(target.pid))
+        assert target.target.step(forbidding([number]).hex()) == "done"
         is_refused(call, verb, target.pid, *rest)
         assert target.target.step() == "done"
 
