@@ -50,6 +50,7 @@ class Statistics:
     late: passes that began more than half a period late
     samples: number of samples, including those with flags
     trimmed, truncated, unresolved: samples with this flag; a sample may have several
+    ended: of the unresolved samples, those whose process had ended
     unclean: samples with any of these flags
     failed: stacks that could not be read, which are not in ``samples``, or lost events
         of a recording of calls. With engine ``bpf``, the six fields below give reasons
@@ -76,6 +77,7 @@ class Statistics:
     trimmed: int = 0
     truncated: int = 0
     unresolved: int = 0
+    ended: int = 0
     unclean: int = 0
     failed: int = 0
     no_room: int = 0
@@ -149,6 +151,7 @@ class Statistics:
         self.trimmed += times * bool(flags & SampleFlags.TRIMMED)
         self.truncated += times * bool(flags & SampleFlags.TRUNCATED)
         self.unresolved += times * bool(flags & SampleFlags.UNRESOLVED)
+        self.ended += times * bool(flags & SampleFlags.ENDED)
 
     def take_losses(self, found: Statistics) -> None:
         """Take the counters that samples do not tell, and until when they hold."""

@@ -104,6 +104,8 @@ class SampleFlags(IntFlag):
     """The code of a frame was gone before its name was read."""
     RUN_TIME = 8
     """It is not counted as a sample: it adds run time, or time in a run queue."""
+    ENDED = 16
+    """It is unresolved because its process had ended."""
 
 
 class Sample(NamedTuple):

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from time import monotonic
 
-from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.errors import NoSuchTarget, UnreadableMemory
 from rbtrace_py.linux.memory import gathered
 from rbtrace_py.model.stacks import CHANGED, GC_FRAME, Frame, FrameKind, Stack
 from rbtrace_py.rubyvm.calls import CallSites
@@ -460,7 +460,7 @@ class FrameTree:
             return word
         try:
             found = self._find_entry(word)
-        except UnreadableMemory:
+        except (UnreadableMemory, NoSuchTarget):
             return 0
         if found:
             if len(self._entries) >= _MOST_NODES:

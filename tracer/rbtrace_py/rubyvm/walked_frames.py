@@ -11,11 +11,14 @@ import struct
 from array import array
 from collections.abc import Iterable
 
+from rbtrace_py.errors import NoSuchTarget
 from rbtrace_py.model.stacks import CHANGED, Frame, FrameKind, SampleFlags, Stack
 from rbtrace_py.rubyvm.frames import COLLECTOR_FRAMES, FrameNode, FrameTree
 from rbtrace_py.rubyvm.late_code import NOT_NAMED
 
 UNRESOLVED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
+ENDED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
+"""Markers of frames without names; ENDED if their process has ended."""
 """In place of a frame whose code was gone before its name was read."""
 
 _WORDS = 4
@@ -123,8 +126,11 @@ class WalkedFrames:
         key = array("Q", map(id, shown)).tobytes()
         known = self._stacks.get(key)
         if known is None:
-            is_unresolved = any(frame is UNRESOLVED for frame in shown)
-            own = SampleFlags.UNRESOLVED if is_unresolved else SampleFlags.CLEAN
+            own = SampleFlags.CLEAN
+            if any(frame is UNRESOLVED for frame in shown):
+                own = SampleFlags.UNRESOLVED
+            if any(frame is ENDED for frame in shown):
+                own |= SampleFlags.UNRESOLVED | SampleFlags.ENDED
             self._held += len(shown)
             if self._held > _MOST_HELD:
                 self._stacks.clear()
@@ -148,7 +154,10 @@ class WalkedFrames:
             place = self._places.get(raw) or self._upon.get((raw, id(below.ruby)))
             if place is not None:
                 return place
-        node = self._tree.placed(below.node, iseq, pc, entry, flags)
+        try:
+            node = self._tree.placed(below.node, iseq, pc, entry, flags)
+        except NoSuchTarget:
+            return _Place(FrameNode(below.node, ENDED))
         if node is None or node.is_leaf:
             place = _Place(FrameNode(below.node, UNRESOLVED))
         else:
@@ -168,7 +177,10 @@ class WalkedFrames:
         if iseq == NOT_NAMED:
             return _Place(FrameNode(below.node, UNRESOLVED))
         entry, lasts = self._entry(iseq, word)
-        node = self._tree.child(below.node, iseq, pc, entry, flags, is_kept=False)
+        try:
+            node = self._tree.child(below.node, iseq, pc, entry, flags, is_kept=False)
+        except NoSuchTarget:
+            return _Place(FrameNode(below.node, ENDED))
         if node is None or not node.is_sure:
             return None
         place = _Place(node, node.below is not below.node)

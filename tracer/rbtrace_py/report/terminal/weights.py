@@ -57,9 +57,13 @@ def quality_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         text = _many(own.truncated, "sample", "samples")
         text += ": oldest frames dropped (too deep)"
         yield f"  {style.dim(text)}"
-    if own.unresolved:
-        text = _many(own.unresolved, "sample", "samples")
-        text += ": code freed, or process ended, before it was named (unresolved)"
+    if freed := own.unresolved - own.ended:
+        text = _many(freed, "sample", "samples")
+        text += ": code freed before it was named (unresolved)"
+        yield f"  {style.dim(text)}"
+    if own.ended:
+        text = _many(own.ended, "sample", "samples")
+        text += ": process ended before all was named (unresolved)"
         yield f"  {style.dim(text)}"
     if own.idle:
         yield f"  {style.dim(idle_text(own.idle, own.unit))}"

@@ -468,7 +468,7 @@ class KernelStacks(Closing):
         try:
             return self._named(ruby, stack)
         except NoSuchTarget:
-            return self._unresolved(stack)
+            return self._ended(stack)
 
     def _named(self, ruby: RubyProcess, stack: WalkedStack) -> Sample:
         assert stack.frames is not None
@@ -535,13 +535,18 @@ class KernelStacks(Closing):
             if is_alive(stack.pid):
                 self._held.append((seen, stack))
             else:
-                self._emit(self._unresolved(stack), stack, add)
+                self._emit(self._ended(stack), stack, add)
 
     def _unresolved(
         self, stack: WalkedStack, thread: RubyThread | None = None
     ) -> Sample:
         thread = thread or RubyThread(stack.pid, stack.tid, stack.thread, "")
         return self._sample(stack, thread, _GONE, SampleFlags.UNRESOLVED)
+
+    def _ended(self, stack: WalkedStack) -> Sample:
+        """Return the sample of a stack whose process ended before it was read."""
+        flags = SampleFlags.UNRESOLVED | SampleFlags.ENDED
+        return self._unresolved(stack)._replace(flags=flags)
 
     def close(self) -> None:
         self._walker.close()

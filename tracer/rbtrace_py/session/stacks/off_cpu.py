@@ -103,7 +103,7 @@ def reason_of(off_cpu: OffCpu, stack: Stack) -> Reason:
     if kind in _BY_KIND:
         return _BY_KIND[kind]
     call = "" if off_cpu.call is None else CALL_NAMES.get(off_cpu.call, "")
-    if leaf is UNRESOLVED and call in _OF_THREADS:
+    if leaf == UNRESOLVED and call in _OF_THREADS:
         return Reason.OTHER  # its method would tell: a sleep, a queue …
     if call in _BY_CALL:
         return _BY_CALL[call]

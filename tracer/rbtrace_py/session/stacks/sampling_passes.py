@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from rbtrace_py.linux.backoff import Backoff
 from rbtrace_py.model.stacks import Sample, ThreadState
 from rbtrace_py.session.drive import EARLY_SECONDS
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 _TAKE_SECONDS = 1.0
 """Seconds between two batches of samples, which get their weights together."""
-_BATCH_SECONDS = 0.1
-"""How long names wait, so that several are read at once, while what they need is in the
-processor's cache. Nobody is woken up for a stack."""
+_FIRST_BATCH_SECONDS, _BATCH_SECONDS = 0.01, 0.1
+"""Time between two reads of names. The names of several stacks are read at once, while
+the memory that they need is in the processor's cache. The first times are shorter: a
+program that starts may end soon, and frees code while it loads files."""
 _CHANGING_BATCH_SECONDS = 0.02
 """The same while code is replaced: it may go soon."""
 _MOST_AT_ONCE = 200
@@ -133,6 +135,7 @@ class KernelPasses:
         self._add = add
         self._due = self._refresh = time.monotonic() + _TAKE_SECONDS
         self._is_behind = False  # stacks come faster than their names can be read
+        self._backoff = Backoff(_FIRST_BATCH_SECONDS, _BATCH_SECONDS)
 
     @property
     def is_over(self) -> bool:
@@ -147,8 +150,9 @@ class KernelPasses:
         kernel, rubies = self._kernel, self._rubies()
         while (left := until - time.monotonic()) > 0:
             if not self._is_behind:
-                is_changing = kernel.is_changing
-                batch = _CHANGING_BATCH_SECONDS if is_changing else _BATCH_SECONDS
+                batch = self._backoff.pause()
+                if kernel.is_changing:
+                    batch = min(batch, _CHANGING_BATCH_SECONDS)
                 time.sleep(min(left, batch))
             self._is_behind = kernel.collect(rubies, self._add, _MOST_AT_ONCE)
             if most and self.seen >= most:
