@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 import rubies
-from commands import COMMAND, run, run_program, without_times
-from processes import LIB, TARGETS, Target
+from commands import COMMAND, has_ruby_probes, run, run_program, without_times
+from processes import LIB, MAIN, TARGETS, Target
 
 PROGRAM = str(TARGETS / "stacks/start.rb")
 ONLY = ("-m", "first", "-m", "second")
@@ -173,3 +174,61 @@ def test_a_descriptor_that_nobody_can_wait_for(kind: str, tmp_path: Path) -> Non
         "standard output": "1 is not in the range x>=3",
     }
     assert (said[kind] in " ".join(done.stderr.split()), done.returncode) == (True, 2)
+
+
+SHORT = """
+CPU = Process::CLOCK_PROCESS_CPUTIME_ID
+def burn = (i = 0; i += 1 while Process.clock_gettime(CPU) < 0.15; i)
+burn
+puts Process.clock_gettime(CPU, :nanosecond)
+"""
+
+
+HOLDING = (
+    "from rbtrace_py.linux.ptrace import held_start; held_start.HELD_SECONDS = 60;"
+    f" {MAIN}"
+)
+"""The command; also on a busy machine, it attaches before it has to let go."""
+
+
+def created(*program: str) -> int:
+    """Return how many arrays a program makes, by Ruby's own probe."""
+    words = (sys.executable, "-c", HOLDING, "count", "ruby:array__create", "--json")
+    done = run_program((*words, "--", *program))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["counters"]["late_probes"] == 0
+    assert "appeared during tracing" not in done.stderr
+    return int(found["count"])
+
+
+@pytest.mark.usefixtures("root")
+def test_a_probe_of_ruby_fires_from_the_beginning() -> None:
+    if not has_ruby_probes():
+        pytest.skip("this Ruby was built without its own probes")
+    ruby = ("ruby", "--disable-gems", "-e")
+    few, many = "10.times { Array.new(3) }", "1010.times { Array.new(3) }"
+    assert created(*ruby, many) - created(*ruby, few) == 1000
+    shell = ("sh", "-c", f"true; exec ruby --disable-gems -e '{few}'")
+    assert created(*shell) == created(*ruby, few)
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("engine", ["bpf", "memory"])
+def test_stacks_of_a_program_of_a_tenth_of_a_second(engine: str) -> None:
+    """They used to be named only after such a program had ended."""
+    words = ("stacks", "--engine", engine, "-r", "500", "--format", "json", "--")
+    out, err, code = run(*words, "ruby", "-e", SHORT)
+    assert code == 0, err
+    used, _, document = out.partition("\n")
+    found = json.loads(document)
+    assert found["weight"] >= 0.8 * int(used), err
+    names = [frame["name"] for frame in found["frames"]]
+    burnt = sum(
+        stack["weight"]
+        for stack in found["stacks"]
+        if any(names[number] == "Object#burn" for number in stack["frames"])
+    )
+    assert burnt >= 0.3 * int(used), err
+    counters = found["counters"]
+    assert counters["ended"] <= counters["unresolved"] <= 0.5 * counters["samples"]

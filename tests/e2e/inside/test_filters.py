@@ -38,7 +38,7 @@ WAITS = {"poll": 7, "select": 23, "pselect6": 270, "ppoll": 271}
 
 
 def awaits_connection(pid: int) -> bool:
-    """Return whether the agent's thread waits, and so makes no call of its own."""
+    """Return whether the agent's thread waits, which means that it makes no call."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
             if (task / "comm").read_text() == "rbtrace agent\n":

@@ -94,6 +94,7 @@ class ProbeSession(Starting, ProbeQuery):
             raise
         if self._is_ours:
             self.check_before()
+            self.targets.start_held()
         probes = self._scan_until_there()
         if not self.targets.is_single:
             self._tracked = TrackedPids(self.targets)
@@ -107,11 +108,12 @@ class ProbeSession(Starting, ProbeQuery):
         self.make_engines(attacher)
         self._have_methods_speak(probes)
         attached = self._attach_first(probes)
-        if self._is_ours:
+        if self._is_ours and not self.targets.stands_still():
             # The program ran before they could be attached to.
             self.late_probes += attached
         self._check_attached(probes)
         self.started_ns = time.time_ns()
+        self.targets.let_go()
         if self._meter is not None:
             self._meter.begin()
         self._untracked = self.targets.untracked_children()
@@ -221,7 +223,7 @@ class ProbeSession(Starting, ProbeQuery):
                     raise
             if self.on_wait is not None:
                 self.on_wait(time.monotonic() - self._made)
-            time.sleep(0.02)
+            self.targets.wait(0.02)
             self.targets.refresh()
 
     def _is_too_late(self) -> bool:

@@ -93,6 +93,7 @@ class Sampling(Starting):
     def _start(self) -> None:
         if self.targets.command is not None:
             self._choose_engine()  # it takes a moment, in which a program would run
+            self.targets.start_held()
             self._attach_first()
         else:
             self._attach_first()  # a wrong PID is said at once
@@ -104,6 +105,7 @@ class Sampling(Starting):
         kernel = None if self.events else self.kernel
         self.statistics.started_ns = (kernel and kernel.started_ns) or now
         self.statistics.ended_ns = now
+        self.targets.let_go()
 
     def _attach_to_events(self) -> None:
         if self.options.event is None or self.kernel is None:
@@ -256,7 +258,7 @@ class Sampling(Starting):
                 raise error
             if self.on_wait is not None:
                 self.on_wait(waited)
-            time.sleep(_START_SECONDS)
+            self.targets.wait(_START_SECONDS, isinstance(error, VmNotStarted))
 
     def _attach_any(self) -> RbtraceError | None:
         """Attach to what has become a Ruby; else say why there is none."""

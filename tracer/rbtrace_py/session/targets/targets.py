@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict
 
@@ -13,9 +14,14 @@ from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux import locked_memory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
+from rbtrace_py.linux.ptrace.held_start import HELD_SECONDS, HeldStart
+from rbtrace_py.rubyvm.detect import find_ruby
 
 if TYPE_CHECKING:
     from rbtrace_py.linux.probes import ProbeCache
+
+
+_LOADING_SECONDS = 0.02
 
 
 class Targets:
@@ -43,6 +49,7 @@ class Targets:
         self.output: int | None = None
         self._environment: dict[str, str] = {}
         self._started: subprocess.Popen[bytes] | None = None
+        self._held: HeldStart | None = None
         self._ended: list[int] = []
         self._seen: list[int] = []
         self._joined: set[tuple[int, int]] = set()
@@ -82,6 +89,50 @@ class Targets:
 
             self._environment = environment(seconds, os.environ)
 
+    def start_held(self) -> None:
+        """Hold our program, if there is one, before it runs Ruby code.
+
+        ``wait`` lets it run on, and ``let_go`` ends this. It is held for HELD_SECONDS
+        at most, and runs as ever where it cannot be held.
+        """
+        if self.command is not None and self._started is None:
+            self._held = HeldStart()
+
+    def wait(self, seconds: float, until_started: bool = False) -> None:
+        """Wait until the targets may have new probes, or a VM.
+
+        If our program is held, it runs until it has loaded another program. If it has
+        loaded a Ruby before, it runs on for good; with ``until_started``, it runs to
+        one of its next system calls.
+        """
+        held = self._held
+        if held is None or held.is_over or self.ours is None:
+            time.sleep(seconds)
+        elif not held.is_held or not _runs_ruby(self.ours):
+            held.to_program(seconds)
+        elif until_started:
+            held.to_call(seconds)
+        else:
+            self.let_go()
+
+    def stands_still(self) -> bool:
+        """Return whether our program is held, and so has run no Ruby code yet.
+
+        Waits if a Ruby is just being loaded.
+        """
+        held, ours = self._held, self.ours
+        if held is None or ours is None:
+            return False
+        while not (held.is_held or held.is_over) and _runs_ruby(ours):
+            held.to_program(_LOADING_SECONDS)
+        return held.is_held
+
+    def let_go(self) -> None:
+        """Let our program run, if it is held."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
+
     @property
     def ours(self) -> Process | None:
         """Our program's, while it lives."""
@@ -117,14 +168,22 @@ class Targets:
         if self.command is None or self._started is not None:
             return
         try:
-            self._started = _popen_as_caller(
-                self.command, self.output, {**os.environ, **self._environment}
-            )
+            self._started = self._popen(self.command)
         except OSError as error:
             raise UsageError(
                 f"cannot run {self.command[0]}: {error.strerror}"
             ) from error
         self._add(Process(self._started.pid))
+        if self._held is not None:
+            self._held.to_program(HELD_SECONDS)
+
+    def _popen(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **self._environment}
+
+        def popen(before: Callable[[], None] | None) -> subprocess.Popen[bytes]:
+            return _popen_as_caller(command, self.output, environment, before)
+
+        return popen(None) if self._held is None else self._held.start(popen)
 
     def _add(self, process: Process) -> None:
         if process.pid not in self._processes:
@@ -140,9 +199,8 @@ class Targets:
     def alive(self) -> list[Process]:
         """Return those that still run; the others are let go."""
         for pid, process in list(self.processes.items()):
-            if self._started is not None and pid == self._started.pid:
-                self._started.poll()  # a zombie of ours would count as alive
-            if not process.alive():
+            is_over = process is self.ours and self.status is not None
+            if is_over or not process.alive():  # our zombie counts as alive
                 process.close()
                 del self.processes[pid]
                 self._ended.append(pid)
@@ -151,6 +209,8 @@ class Targets:
     @property
     def status(self) -> int | None:
         """The exit status of our program; less than 0 for a signal."""
+        if self._held is not None and not self._held.is_over:
+            return None  # poll would take a stop for the end
         return None if self._started is None else self._started.poll()
 
     @property
@@ -201,6 +261,7 @@ class Targets:
 
     def close(self) -> None:
         """Let go of all; a program we started is told to end."""
+        self.let_go()
         for process in self._processes.values():
             process.close()
         self._processes.clear()
@@ -220,34 +281,50 @@ def _children_of(pid: int) -> list[int]:
         return []
 
 
-class _Streams(TypedDict, total=False):
+class _Options(TypedDict, total=False):
+    """Options of ``subprocess.Popen``."""
+
     stdin: int
     stdout: int
     stderr: int
+    user: int
+    group: int
+    extra_groups: list[int]
+    env: Mapping[str, str]
+    preexec_fn: Callable[[], None] | None
+
+
+def _runs_ruby(process: Process) -> bool:
+    try:
+        find_ruby(process).close()
+    except RbtraceError:
+        return False
+    return True
 
 
 def _popen_as_caller(
-    words: Sequence[str], output: int | None, environment: Mapping[str, str]
+    words: Sequence[str],
+    output: int | None,
+    environment: Mapping[str, str],
+    before: Callable[[], None] | None,
 ) -> subprocess.Popen[bytes]:
-    """Start as who called sudo, if somebody did: root's work ends here."""
+    """Start as who called sudo, if somebody did: root's work ends here.
+
+    before: called in the new process before it executes the program
+    """
     locked_memory.restore_limit()
-    streams: _Streams = {}
+    options: _Options = {"env": environment, "preexec_fn": before}
     if output is not None:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+        options["stdin"] = subprocess.DEVNULL
+        options["stdout"] = options["stderr"] = output
     user, group = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
-    if os.geteuid() != 0 or not user or not group:
-        return subprocess.Popen(words, env=environment, **streams)
-    name, extra = os.environ.get("SUDO_USER", ""), [int(group)]
-    if name:
-        extra = os.getgrouplist(name, int(group))
-    return subprocess.Popen(
-        words,
-        user=int(user),
-        group=int(group),
-        extra_groups=extra,
-        env=environment,
-        **streams,
-    )
+    if os.geteuid() == 0 and user and group:
+        name, extra = os.environ.get("SUDO_USER", ""), [int(group)]
+        if name:
+            extra = os.getgrouplist(name, int(group))
+        options["user"], options["group"] = int(user), int(group)
+        options["extra_groups"] = extra
+    return subprocess.Popen(words, **options)
 
 
 def parse_pids(text: str) -> list[int]:

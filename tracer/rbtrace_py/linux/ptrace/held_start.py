@@ -1,0 +1,246 @@
+"""A program of ours that stands still at its beginning, until it is looked at.
+
+The program is seized before it executes anything, and stops at system calls. It is
+traced for HELD_SECONDS at most, and never while it executes a program with more rights,
+which the kernel would deny it. If we die, the kernel lets it go on.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.memory import ProcessMemory
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.ptrace.pause import join_wholly
+from rbtrace_py.linux.ptrace.scheduling import hurry
+from rbtrace_py.linux.ptrace.signal_frame import Registers
+from rbtrace_py.linux.ptrace.tracee import Tracee, TraceeStop
+
+HELD_SECONDS = 2.0
+
+_EXECVE, _EXECVEAT = 59, 322
+_OF_LOADING = frozenset(
+    {0, 2, 3, 4, 5, 8, 9, 10, 11, 12, 17, 20, 21, 72, 89, 99, 158, 218}
+    | {257, 262, 269, 273, 302, 318, 332, 334, 439}
+)
+"""Calls that a dynamic linker makes, of glibc or musl, before the program's own code.
+
+read, open, close, stat, fstat, lseek, mmap, mprotect, munmap, brk, pread64, writev,
+access, fcntl, readlink, sysinfo, arch_prctl, set_tid_address, openat, newfstatat,
+faccessat, set_robust_list, prlimit64, getrandom, statx, rseq, faccessat2.
+"""
+_AT_ENTRY = (1 << 64) - 38
+"""-ENOSYS: the value of rax at the beginning of a system call of x86-64."""
+_LONGEST_PATH = 4096
+_PAGE = 4096
+_MOST_SCRIPTS = 5
+"""Scripts whose interpreters are scripts, as in the kernel's exec_binprm."""
+
+_LOOK_SECONDS = 0.02
+"""How often it is looked whether the program is to be let go."""
+
+_Started = TypeVar("_Started")
+_IsWanted = Callable[[Registers], bool]
+
+
+class HeldStart:
+    """A program that is started by ``start``, and stands still after ``to_program``.
+
+    A thread traces it, as the kernel ties a traced program to the thread that seized
+    it. A program that cannot be traced runs as if it were not held. Until ``is_over``,
+    nobody else may wait for the process: the kernel would give them its stops.
+    """
+
+    def __init__(self) -> None:
+        self._pid_read, self._pid_write = os.pipe()
+        self._go_read, self._go_write = os.pipe()
+        self._orders: queue.SimpleQueue[_IsWanted | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._pid = 0
+        self._deadline = 0.0
+        self._has_executed = False
+        self._calls = self._next_call = 0
+        self._stands = self._is_awaited = self._is_released = False
+        self._thread = threading.Thread(
+            target=self._run, name="rbtrace-held", daemon=True
+        )
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether it stands still, where ``to_program`` or ``to_call`` led."""
+        return self._stands and time.monotonic() < self._deadline
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it runs, and will not stand still again."""
+        return not (self._stands or self._is_awaited)
+
+    def start(self, popen: Callable[[Callable[[], None]], _Started]) -> _Started:
+        """Return what ``popen`` returns, which starts the program.
+
+        ``to_program`` is to follow.
+
+        popen: gets what the new process is to call before it executes the program
+        """
+        self._thread.start()
+        self._orders.put(self._has_loaded)
+        self._is_awaited = True
+        try:
+            started = popen(self._wait_for_tracer)
+        except BaseException:
+            os.close(self._pid_write)
+            self.release()
+            with suppress(ChildProcessError):  # popen may have got a stop for the end
+                os.waitpid(self._pid, 0)
+            raise
+        os.close(self._pid_write)
+        return started
+
+    def _wait_for_tracer(self) -> None:
+        """In the new process: wait until it is traced, or its tracer has ended."""
+        os.close(self._go_write)
+        os.write(self._pid_write, struct.pack("=i", os.getpid()))
+        os.read(self._go_read, 1)
+
+    def to_program(self, seconds: float) -> None:
+        """Let it run until it has executed another program, which is loaded.
+
+        The dynamic linker has mapped its libraries then, and none of its own code has
+        made a system call. After ``seconds`` it may still be on its way there.
+        """
+        self._order(self._has_loaded, seconds)
+
+    def to_call(self, seconds: float) -> None:
+        """Let it run to one of its next system calls, as ``to_program`` does.
+
+        The more calls its program has made, the more pass without a stop, a quarter of
+        them: to look at the program at each one would take too long.
+        """
+        self._order(self._is_next_call, seconds)
+
+    def _order(self, is_wanted: _IsWanted, seconds: float) -> None:
+        if self._stands:
+            self._stands, self._is_awaited = False, True
+            self._orders.put(is_wanted)
+        with suppress(queue.Empty):
+            self._stands = self._is_awaited and self._answers.get(timeout=seconds)
+            self._is_awaited = False
+
+    def release(self) -> None:
+        """Let it go on."""
+        self._is_released = True
+        self._orders.put(None)
+        join_wholly(self._thread)
+        self._stands = self._is_awaited = False
+
+    # ------------------------------------------------------ the thread that traces
+
+    def _run(self) -> None:
+        hurry()
+        try:
+            with suppress(RbtraceError, OSError, queue.Empty):
+                self._trace()
+        finally:
+            for end in self._pid_read, self._go_read, self._go_write:
+                os.close(end)
+            self._answers.put(False)
+
+    def _trace(self) -> None:
+        text = os.read(self._pid_read, 4)
+        if not text:
+            return
+        [self._pid] = struct.unpack("=i", text)
+        self._deadline = time.monotonic() + HELD_SECONDS
+        with Process(self._pid) as process:
+            tracee = Tracee(process)
+            tracee.interrupt()
+            if tracee.wait(self._deadline) is None:
+                return
+            os.write(self._go_write, b"!")
+            left = HELD_SECONDS
+            while (is_wanted := self._orders.get(timeout=max(0.0, left))) is not None:
+                if not self._runs_to(is_wanted, tracee, process):
+                    return
+                self._answers.put(True)
+                left = self._deadline - time.monotonic()
+            tracee.detach()
+
+    def _runs_to(self, is_wanted: _IsWanted, tracee: Tracee, process: Process) -> bool:
+        """Return whether it stands at a call that is wanted; else it is to be let go,
+        which the end of the thread does."""
+        signal = 0
+        while True:
+            tracee.go_on_to_call(signal)
+            stop = self._next_stop(tracee)
+            if stop is None or stop.is_interrupt:
+                return False
+            signal = stop.signal if stop.is_delivery else 0
+            self._has_executed |= stop.is_exec
+            if stop.is_call:
+                registers = tracee.registers()
+                if registers.rax == _AT_ENTRY:
+                    if _may_gain_rights(process, registers):
+                        return False
+                    if is_wanted(registers):
+                        return True
+
+    def _next_stop(self, tracee: Tracee) -> TraceeStop | None:
+        """Return the next stop; None if it is to be let go before that."""
+        stop = None
+        while stop is None and not self._is_released:
+            now = time.monotonic()
+            if now >= self._deadline:
+                break
+            stop = tracee.wait(min(self._deadline, now + _LOOK_SECONDS))
+        return stop
+
+    def _has_loaded(self, registers: Registers) -> bool:
+        if not self._has_executed or registers.orig_rax in _OF_LOADING:
+            return False
+        self._has_executed = False
+        self._calls = self._next_call = 0
+        return True
+
+    def _is_next_call(self, registers: Registers) -> bool:
+        self._calls += 1
+        if self._calls <= self._next_call:
+            return False
+        self._next_call = self._calls + self._calls // 4
+        return True
+
+
+def _may_gain_rights(process: Process, registers: Registers) -> bool:
+    """Return whether a call that begins may execute a program with more rights."""
+    if registers.orig_rax != _EXECVE:
+        return registers.orig_rax == _EXECVEAT
+    memory = ProcessMemory(process.pid, process)
+    room = _PAGE - registers.rdi % _PAGE
+    path = memory.read(registers.rdi, room)
+    if b"\0" not in path:
+        path += memory.read(registers.rdi + room, _LONGEST_PATH)
+    words = path.partition(b"\0")[0]
+    for _ in range(_MOST_SCRIPTS):
+        place = b"root" if words.startswith(b"/") else b"cwd"
+        path = b"/proc/%d/%s/%s" % (process.pid, place, words)
+        try:
+            if os.stat(path).st_mode & (stat.S_ISUID | stat.S_ISGID):
+                return True
+            if "security.capability" in os.listxattr(path):
+                return True
+            with open(path, "rb") as file:
+                line = file.readline(_LONGEST_PATH)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return False  # nor can the program execute it, whose user is ours or less
+        if not line.startswith(b"#!"):
+            return False
+        words = (line[2:].split(maxsplit=1) or [b"/"])[0]
+    return True
