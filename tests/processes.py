@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,25 @@ def run_time(pid: int) -> int:
     """
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks)
+
+
+@contextlib.contextmanager
+def busy_on(cpu: int) -> Iterator[None]:
+    """Run a process that keeps this CPU busy."""
+    words = ["sh", "-c", "while :; do :; done"]
+    process = subprocess.Popen(words, start_new_session=True)
+    try:
+        os.sched_setaffinity(process.pid, {cpu})
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def bring_to(cpu: int, pid: int) -> None:
+    """Let all threads of a process run on one CPU."""
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(tid), {cpu})
 
 
 class Target:

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from accuracy_cells import Settings, compare, parse_document
 from commands import Tracer
-from processes import TARGETS, Target, is_soak
+from processes import TARGETS, Target, bring_to, busy_on, is_soak
 from rubies import EACH, ruby
 
 CLOCKED = TARGETS / "stacks" / "clocked.rb"
@@ -56,25 +55,6 @@ def check(truth: Any, document: Any, settings: Settings) -> None:
     assert cell.not_sampled <= 2
     assert abs(cell.totals["running"]) <= 2, (settings, cell.totals, cell.delay)
     assert abs(cell.totals.get("waiting", 0)) <= 2, (settings, cell.totals, cell.delay)
-
-
-@contextmanager
-def busy_on(cpu: int) -> Iterator[None]:
-    """Run a process that keeps this CPU busy."""
-    words = ["sh", "-c", "while :; do :; done"]
-    process = subprocess.Popen(words, start_new_session=True)
-    try:
-        os.sched_setaffinity(process.pid, {cpu})
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def bring_to(cpu: int, pid: int) -> None:
-    """Let all threads of a process run on one CPU."""
-    for tid in os.listdir(f"/proc/{pid}/task"):
-        os.sched_setaffinity(int(tid), {cpu})
 
 
 @pytest.mark.parametrize("engine", ["bpf", "memory"])

@@ -6,6 +6,8 @@ Ruby 3.3 and later run all but the main thread so with RUBY_MN_THREADS=1.
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,12 +16,24 @@ import pytest
 import rubies
 import ruby_builds
 from commands import Tracer, below, run
-from processes import NOT_SAMPLED, TARGETS, Target
+from processes import (
+    NOT_SAMPLED,
+    TARGETS,
+    Target,
+    bring_to,
+    busy_on,
+    comes_true,
+    run_time,
+)
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from ruby_builds import Build
 
 BUILDS = tuple(map(Build, ("3.3", "3.4", "4.0.5-shared")))
+RUN_TIME = 500_000_000
+"""Least run time of a measured thread in ns."""
+SCHEDULER_TICKS = 20_000_000
+"""Run time of a running thread that the kernel may not have counted yet, in ns."""
 ENVIRONMENT = {"RUBY_MN_THREADS": "1", "RUBY_MAX_CPU": "1"}
 
 Trace = Callable[..., Tracer]
@@ -87,16 +101,32 @@ def test_samples_in_the_kernel(build: Build) -> None:
 
 
 @each
-def test_time_of_a_shared_kernel_thread_counts_once(build: Build) -> None:
-    with running(build) as target:
+@pytest.mark.parametrize("mode", ["cpu", "wall"])
+def test_run_time_of_a_shared_kernel_thread(
+    build: Build, mode: str, trace: Trace
+) -> None:
+    """Beside a busy process, a kernel thread runs for half of the time."""
+    cpu = max(os.sched_getaffinity(0))
+    with running(build) as target, busy_on(cpu):
         target.target.step("a")
-        words = ("stacks", target.pid, "--engine", "memory", "-d", 1)
-        out, err, code = run(*words, "--format", "json")
+        bring_to(cpu, target.pid)
+        before = run_time(target.pid)
+        words = ("stacks", target.pid, "--engine", "memory", "--mode", mode)
+        tracer = trace(*words, "--format", "json")
+        begun = run_time(target.pid)
+        assert comes_true(lambda: run_time(target.pid) - begun > RUN_TIME)
+        ended = run_time(target.pid)
+        out, err, code = tracer.finish()
+        after = run_time(target.pid)
     assert code == 0, err
     found = json.loads(out)
-    # Samples of an M:N thread weigh a period each, also while it waits for a CPU.
-    assert below(found, "Object#burn_a") == pytest.approx(1e9, rel=0.15)
-    assert found["weight"] <= 1.15e9
+    weights = Counter[str]()
+    for row in found["stacks"]:
+        weights[row["state"]] += row["weight"]
+    least, most = ended - begun - SCHEDULER_TICKS, after - before + SCHEDULER_TICKS
+    assert least <= weights["running"] <= most
+    if mode == "wall":
+        assert weights["runnable"] > RUN_TIME / 2
 
 
 @each

@@ -18,6 +18,8 @@ PID, TID = 4211, 4213
 THREAD = RubyThread(PID, TID, 0x1000, "worker")
 WORK, REST = stack("Job#work@/app/job.rb:4"), stack("Job#rest@/app/job.rb:9")
 PERIOD = 100
+MOVING = RubyThread(PID, None, 0x2000, "moving")
+"""An M:N thread: its kernel thread may be another one in each pass."""
 
 
 class Clocks:
@@ -36,17 +38,22 @@ class Clocks:
         return None if self.has_ended else CpuTimes(self.ran, self.delay)
 
 
-def samples(running: int, sleeping: int) -> list[Sample]:
-    """Samples of the thread, in the order of their numbers."""
+def samples(
+    running: int, sleeping: int, thread: RubyThread = THREAD
+) -> list[tuple[Sample, int | None]]:
+    """Samples of a thread on the kernel thread TID, in the order of their numbers."""
     states = [ThreadState.RUNNING] * running + [ThreadState.SLEEPING] * sleeping
     return [
-        Sample(at, THREAD, state, WORK if at < running else REST, PERIOD)
+        (Sample(at, thread, state, WORK if at < running else REST, PERIOD), TID)
         for at, state in enumerate(states)
     ]
 
 
 def weighed(
-    weights: SampleWeights, clocks: Clocks, batch: list[Sample], is_over: bool = True
+    weights: SampleWeights,
+    clocks: Clocks,
+    batch: list[tuple[Sample, int | None]],
+    is_over: bool = True,
 ) -> dict[str, int]:
     """Return the weight of each innermost frame."""
     found = Counter[str]()
@@ -116,3 +123,18 @@ def test_the_last_batch_of_a_thread_that_ended(clocks: Clocks) -> None:
     assert found == {"Job#work": 400, "Job#rest": 600}
     assert weighed(weights, clocks, []) == {}
     assert not weights._elapsed._threads
+
+
+@pytest.mark.parametrize("mode", [SamplingMode.CPU, SamplingMode.WALL])
+def test_mn_threads_share_the_run_time_of_their_kernel_thread(
+    mode: SamplingMode, clocks: Clocks
+) -> None:
+    weights = begun(mode, clocks)
+    clocks.ran += 250
+    clocks.delay += 750
+    waits = samples(0, 6, MOVING) if mode is SamplingMode.WALL else []
+    found = weighed(weights, clocks, [*samples(10, 0, MOVING), *waits])
+    expected = {"Job#work": 250}
+    if mode is SamplingMode.WALL:
+        expected |= {"(run queue)": 750, "Job#rest": 600}
+    assert found == expected

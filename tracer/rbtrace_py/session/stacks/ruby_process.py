@@ -244,6 +244,10 @@ class RubyProcess(Closing):
         """Are there threads that run on whichever kernel thread is free?"""
         return self._has_moving
 
+    def kernel_thread_of(self, thread: RubyThread) -> int | None:
+        """Return the id of the kernel thread that a thread was on in the last pass."""
+        return self._tid_of.get(thread.address)
+
     def cpu_ns(self, thread: RubyThread) -> int | None:
         """CPU time that a thread has used; None where it is not known."""
         return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)

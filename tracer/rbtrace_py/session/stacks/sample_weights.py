@@ -27,7 +27,8 @@ class SampleWeights:
 
     In mode cpu, that is its run time. In mode wall it is elapsed time: samples of the
     running thread share its run time, the others share the rest. If a thread was ready
-    to run for longer than it ran, the difference is ``(run queue)``.
+    to run for longer than it ran, the difference is ``(run queue)``. Running M:N
+    threads share the run time of the kernel thread that they were on.
     """
 
     def __init__(self, mode: SamplingMode) -> None:
@@ -45,23 +46,29 @@ class SampleWeights:
                 self._elapsed.begin(thread, times)
 
     def weighed(
-        self, samples: Iterable[Sample], rubies: Iterable[RubyProcess], is_over: bool
+        self,
+        samples: Iterable[tuple[Sample, int | None]],
+        rubies: Iterable[RubyProcess],
+        is_over: bool,
     ) -> list[Sample]:
         """Return the samples of a batch with their weights, in order of time.
 
         Rows with the flag RUN_TIME add time that no sample has.
 
-        samples: each weighs its own period, in ns
+        samples: each weighs its own period, in ns, and has the id of the kernel thread
+            that its thread was on; None: unknown
         is_over: no other batch follows
         """
         by_pid = {ruby.process.pid: ruby for ruby in rubies}
         ready: dict[ThreadId, list[tuple[Sample, int]]] = defaultdict(list)
         waits: dict[ThreadId, list[tuple[Sample, int]]] = defaultdict(list)
-        for sample in samples:
-            # An M:N thread shares kernel threads, so that its id is unknown.
-            is_wait = self._is_elapsed and sample.state is not ThreadState.RUNNING
-            own = (waits if is_wait else ready)[_id_of(sample)]
-            own.append((sample, sample.weight))
+        for sample, tid in samples:
+            pid, own_tid = sample.thread.pid, sample.thread.tid
+            if self._is_elapsed and sample.state is not ThreadState.RUNNING:
+                # An M:N thread that waits is on no kernel thread.
+                waits[pid, own_tid or -1].append((sample, sample.weight))
+            else:
+                ready[pid, own_tid or tid or -1].append((sample, sample.weight))
         found = list(self._run(ready, by_pid, is_over))
         if self._is_elapsed:
             found += self._rest(ready, waits, by_pid)
@@ -101,10 +108,6 @@ class SampleWeights:
             for sample, weight in divided(own_waits, waited):
                 yield sample._replace(weight=weight)
         self._elapsed.forget_ended(threads, lambda thread: read(thread) is None)
-
-
-def _id_of(sample: Sample) -> ThreadId:
-    return sample.thread.pid, sample.thread.tid or -1
 
 
 def _sum(samples: Sequence[tuple[Sample, int]]) -> int:

@@ -48,16 +48,17 @@ class SamplingPasses:
         self._period = round(1e9 / options.rate)
         has_weights = options.mode is not SamplingMode.GVL
         self._weights = SampleWeights(options.mode) if has_weights else None
-        self._batch: list[Sample] = []
+        self._batch: list[tuple[Sample, int | None]] = []  # with kernel thread ids
         self._left_out = 0  # samples of the batch
         self._passed: dict[int, int] = {}  # when the last pass over each process began
+        self._rubies: dict[int, RubyProcess] = {}
         self._find_processes()
         self._due = time.monotonic() + _TAKE_SECONDS
 
     def _find_processes(self) -> None:
         now, passed, self._passed = time.monotonic_ns(), self._passed, {}
-        for ruby in self._sampling.rubies:
-            pid = ruby.process.pid
+        self._rubies = {ruby.process.pid: ruby for ruby in self._sampling.rubies}
+        for pid, ruby in self._rubies.items():
             self._passed[pid] = passed.get(pid, now)
             if pid not in passed and self._weights is not None:
                 self._weights.begin(ruby)
@@ -94,7 +95,9 @@ class SamplingPasses:
         is_left_out = not self._has_idle and sample.state is ThreadState.SLEEPING
         sample = sample._replace(weight=time_ns)
         if self._weights is not None:
-            self._batch.append(sample)
+            ruby = self._rubies.get(sample.thread.pid)
+            tid = None if ruby is None else ruby.kernel_thread_of(sample.thread)
+            self._batch.append((sample, tid))
             self._left_out += is_left_out
         elif not is_left_out:
             self._add(sample)
