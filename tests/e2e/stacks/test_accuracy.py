@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
@@ -14,7 +15,15 @@ import pytest
 
 from accuracy_cells import Settings, compare, parse_document
 from commands import Tracer
-from processes import TARGETS, Target, bring_to, busy_on, is_soak
+from processes import (
+    TARGETS,
+    Target,
+    bring_to,
+    busy_on,
+    comes_true,
+    is_soak,
+    run_time,
+)
 from rubies import EACH, ruby
 
 CLOCKED = TARGETS / "stacks" / "clocked.rb"
@@ -23,6 +32,10 @@ SECONDS = 20 if is_soak() else 3
 SLACK = 1.6
 """Errors may be 1.6 times as large as in the table, that is 8 standard errors."""
 MODES = ("cpu", "wall")
+RUN_TIME = 250_000_000
+"""Least run time of a program that is killed, in ns."""
+UNCOUNTED = 20_000_000
+"""Run time around the first and the last sample, in ns."""
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("root")]
 
@@ -93,6 +106,32 @@ def test_waits_for_a_cpu(engine: str, trace: Callable[..., Tracer]) -> None:
     assert weights["running"] == pytest.approx(thread["run_ns"], rel=0.02)
     delay = pytest.approx(thread["delay_ns"], abs=thread["wall_ns"] / 20)
     assert weights["runnable"] == delay
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_run_time_of_a_killed_program(mode: str, trace: Callable[..., Tracer]) -> None:
+    """Beside a busy process, it is ready to run for twice as long as it runs."""
+    code = "$stdout.sync = true; puts :ready; gets; puts :runs; loop {}"
+    cpu = max(os.sched_getaffinity(0))
+    with closing(Target("ruby", "-e", code)) as target, busy_on(cpu):
+        pid = target.pid
+        bring_to(cpu, pid)
+        target.step("go")
+        before = run_time(pid)
+        words = ("stacks", pid, "--engine", "memory", "--mode", mode, "-r", RATE)
+        tracer = trace(*words, "--format", "json")
+        begun = run_time(pid)
+        assert comes_true(lambda: run_time(pid) - begun > RUN_TIME)
+        ended, now = run_time(pid), time.monotonic_ns()
+        target.process.kill()
+        target.process.wait()
+        since = time.monotonic_ns() - now
+        out, err, code_ = tracer.result()
+    assert code_ == 0, err
+    rows = json.loads(out)["stacks"]
+    running = sum(row["weight"] for row in rows if row["state"] == "running")
+    assert running >= ended - begun - UNCOUNTED
+    assert running <= ended + since - before + UNCOUNTED
 
 
 @pytest.mark.parametrize("name", EACH)

@@ -11,7 +11,7 @@ import pytest
 from rbtrace_py.aggregate.elapsed_times import CpuTimes
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, ThreadState
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
-from rbtrace_py.session.stacks.sample_weights import SampleWeights
+from rbtrace_py.session.stacks.sample_weights import SampleWeights, Seen
 from sample_makers import stack
 
 PID, TID = 4211, 4213
@@ -38,13 +38,13 @@ class Clocks:
         return None if self.has_ended else CpuTimes(self.ran, self.delay)
 
 
-def samples(
-    running: int, sleeping: int, thread: RubyThread = THREAD
-) -> list[tuple[Sample, int | None]]:
+def samples(running: int, sleeping: int, thread: RubyThread = THREAD) -> list[Seen]:
     """Samples of a thread on the kernel thread TID, in the order of their numbers."""
     states = [ThreadState.RUNNING] * running + [ThreadState.SLEEPING] * sleeping
     return [
-        (Sample(at, thread, state, WORK if at < running else REST, PERIOD), TID)
+        Seen(
+            Sample(at, thread, state, WORK if at < running else REST, PERIOD), TID, None
+        )
         for at, state in enumerate(states)
     ]
 
@@ -52,7 +52,7 @@ def samples(
 def weighed(
     weights: SampleWeights,
     clocks: Clocks,
-    batch: list[tuple[Sample, int | None]],
+    batch: list[Seen],
     is_over: bool = True,
 ) -> dict[str, int]:
     """Return the weight of each innermost frame."""
@@ -138,3 +138,22 @@ def test_mn_threads_share_the_run_time_of_their_kernel_thread(
     if mode is SamplingMode.WALL:
         expected |= {"(run queue)": 750, "Job#rest": 600}
     assert found == expected
+
+
+@pytest.mark.parametrize("mode", [SamplingMode.CPU, SamplingMode.WALL])
+def test_a_thread_that_ended_ran_as_its_samples_tell(
+    mode: SamplingMode, clocks: Clocks
+) -> None:
+    """Each was ready to run for a period, but another process had the CPU as long."""
+    weights = begun(mode, clocks)
+    clocks.has_ended = True
+    batch = samples(10, 0)
+    for at in (1, 4, 8):  # the others' times were not read
+        times = CpuTimes(7_050 + at * 50, 5_000 + at * 50)
+        batch[at] = batch[at]._replace(times=times)
+    found = weighed(weights, clocks, batch)
+    expected = {"Job#work": 2 * PERIOD + 7 * 50 + PERIOD}
+    if mode is SamplingMode.WALL:
+        expected["(run queue)"] = 7 * 50
+    assert found == expected
+    assert sum(found.values()) <= 10 * PERIOD

@@ -55,19 +55,26 @@ class ElapsedTimes:
         self._threads[thread] = _Elapsed(times.ran_ns, times.delay_ns)
 
     def divide(
-        self, thread: ThreadId, ready: int, waits: int, times: CpuTimes | None
+        self,
+        thread: ThreadId,
+        ready: int,
+        waits: int,
+        times: CpuTimes | None,
+        last: CpuTimes | None = None,
     ) -> tuple[int, int]:
         """Return the time in a run queue, and the waiting time, of a batch in ns.
 
         ready: elapsed time of the samples in which the thread was ready to run
         waits: elapsed time of its other samples
-        times: the kernel's, now; None: unknown, as it has ended. Then it ran for as
-            long as it was ready to run.
+        times: the kernel's, now; None: unknown, as it has ended
+        last: the times of this batch, if the thread has ended. If they are unknown,
+            too, it ran for as long as it was ready to run.
         """
         own = self._threads.get(thread)
         if own is None:
             own = self._threads[thread] = self._new(times, ready, waits)
-        now = times or CpuTimes(own.ran + ready, own.delay)
+        last = last or CpuTimes(ready, 0)
+        now = times or CpuTimes(own.ran + last.ran_ns, own.delay + last.delay_ns)
         ran, own.ran = now.ran_ns - own.ran, now.ran_ns
         elapsed = ready + waits
         own.left = min(own.left + elapsed - ran, elapsed)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 from rbtrace_py.aggregate.elapsed_times import CpuTimes, ElapsedTimes
 from rbtrace_py.aggregate.run_times import RunTimes, ThreadId, divided
@@ -20,6 +22,51 @@ _Batch = Mapping[ThreadId, Sequence[tuple[Sample, int]]]
 _IN_RUN_QUEUE = OffCpu(
     is_ready=True, is_queued=False, is_uninterruptible=False, file_type=0, call=None
 )
+
+
+class Seen(NamedTuple):
+    """A sample, and the kernel thread that its thread was on.
+
+    sample: weighs its own period, in ns
+    tid: id of the kernel thread; None: unknown
+    times: of the kernel thread, just after the sample; None: not read
+    """
+
+    sample: Sample
+    tid: int | None
+    times: CpuTimes | None
+
+
+@dataclass(slots=True)
+class _Run:
+    """Times of one thread in a batch, as its samples tell. They count if it ended.
+
+    first, last: those of its samples with times
+    nominal: sum of the periods of its samples until ``first``, in ns
+    since: the same of those since ``last``
+    """
+
+    first: CpuTimes | None = None
+    last: CpuTimes | None = None
+    nominal: int = 0
+    since: int = 0
+
+    def add(self, weight: int, times: CpuTimes | None) -> None:
+        self.since += weight
+        if times is None:
+            return
+        if self.first is None:
+            self.first, self.nominal = times, self.since
+        self.last, self.since = times, 0
+
+    @property
+    def times(self) -> CpuTimes:
+        """Run time of the batch; all samples are nominal if none has times."""
+        if self.first is None or self.last is None:
+            return CpuTimes(self.since, 0)
+        ran = self.last.ran_ns - self.first.ran_ns
+        delay = self.last.delay_ns - self.first.delay_ns
+        return CpuTimes(ran + self.nominal + self.since, delay)
 
 
 class SampleWeights:
@@ -47,7 +94,7 @@ class SampleWeights:
 
     def weighed(
         self,
-        samples: Iterable[tuple[Sample, int | None]],
+        samples: Iterable[Seen],
         rubies: Iterable[RubyProcess],
         is_over: bool,
     ) -> list[Sample]:
@@ -55,31 +102,41 @@ class SampleWeights:
 
         Rows with the flag RUN_TIME add time that no sample has.
 
-        samples: each weighs its own period, in ns, and has the id of the kernel thread
-            that its thread was on; None: unknown
         is_over: no other batch follows
         """
         by_pid = {ruby.process.pid: ruby for ruby in rubies}
         ready: dict[ThreadId, list[tuple[Sample, int]]] = defaultdict(list)
         waits: dict[ThreadId, list[tuple[Sample, int]]] = defaultdict(list)
-        for sample, tid in samples:
+        runs: dict[ThreadId, _Run] = defaultdict(_Run)
+        for sample, tid, times in samples:
             pid, own_tid = sample.thread.pid, sample.thread.tid
             if self._is_elapsed and sample.state is not ThreadState.RUNNING:
                 # An M:N thread that waits is on no kernel thread.
                 waits[pid, own_tid or -1].append((sample, sample.weight))
-            else:
-                ready[pid, own_tid or tid or -1].append((sample, sample.weight))
-        found = list(self._run(ready, by_pid, is_over))
+                continue
+            thread = pid, own_tid or tid or -1
+            ready[thread].append((sample, sample.weight))
+            runs[thread].add(sample.weight, times)
+        last = {thread: run.times for thread, run in runs.items()}
+        found = list(self._run(ready, by_pid, is_over, last))
         if self._is_elapsed:
-            found += self._rest(ready, waits, by_pid)
+            found += self._rest(ready, waits, by_pid, last)
         return sorted(found, key=attrgetter("time_ns"))
 
     def _run(
-        self, ready: _Batch, rubies: Mapping[int, RubyProcess], is_over: bool
+        self,
+        ready: _Batch,
+        rubies: Mapping[int, RubyProcess],
+        is_over: bool,
+        last: Mapping[ThreadId, CpuTimes],
     ) -> Iterator[Sample]:
         """Yield samples of running threads with their run time."""
         read, times = thread_run_times.reader_of(rubies), self._run_times
-        for sample, ran in times.weigh(ready, read):
+        nominal = {
+            thread: tuple(divided(own, last[thread].ran_ns))
+            for thread, own in ready.items()
+        }
+        for sample, ran in times.weigh(nominal, read):
             yield sample._replace(weight=ran)
         now = time.time_ns()
         for sample, ran in times.rest(read, is_over):
@@ -88,7 +145,11 @@ class SampleWeights:
             yield from thread_run_times.not_sampled(times, rubies, now)
 
     def _rest(
-        self, ready: _Batch, waits: _Batch, rubies: Mapping[int, RubyProcess]
+        self,
+        ready: _Batch,
+        waits: _Batch,
+        rubies: Mapping[int, RubyProcess],
+        last: Mapping[ThreadId, CpuTimes],
     ) -> Iterator[Sample]:
         """Yield samples with the elapsed time in which the threads did not run."""
 
@@ -100,7 +161,7 @@ class SampleWeights:
         for thread in threads:
             own, own_waits = ready.get(thread, ()), waits.get(thread, ())
             queued, waited = self._elapsed.divide(
-                thread, _sum(own), _sum(own_waits), read(thread)
+                thread, _sum(own), _sum(own_waits), read(thread), last.get(thread)
             )
             for sample, weight in divided(own, queued) if queued else ():
                 stack, state = self._stacks.of(sample.stack, _IN_RUN_QUEUE)

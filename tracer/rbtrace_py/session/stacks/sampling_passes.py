@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from rbtrace_py.aggregate.run_times import ThreadId
 from rbtrace_py.linux.backoff import Backoff
 from rbtrace_py.model.stacks import Sample, ThreadState
 from rbtrace_py.session.drive import EARLY_SECONDS
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sample_timer import SampleTimer
-from rbtrace_py.session.stacks.sample_weights import SampleWeights
+from rbtrace_py.session.stacks.sample_weights import SampleWeights, Seen
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 _TAKE_SECONDS = 1.0
 """Seconds between two batches of samples, which get their weights together."""
+_TIMES_NS = 50_000_000
+"""Least time between two samples of a thread whose times are read from the kernel. A
+thread that ends is weighed by them."""
 _FIRST_BATCH_SECONDS, _BATCH_SECONDS = 0.01, 0.1
 """Time between two reads of names. The names of several stacks are read at once, while
 the memory that they need is in the processor's cache. The first times are shorter: a
@@ -48,7 +52,8 @@ class SamplingPasses:
         self._period = round(1e9 / options.rate)
         has_weights = options.mode is not SamplingMode.GVL
         self._weights = SampleWeights(options.mode) if has_weights else None
-        self._batch: list[tuple[Sample, int | None]] = []  # with kernel thread ids
+        self._batch: list[Seen] = []
+        self._times_due: dict[ThreadId, int] = {}  # of the batch
         self._left_out = 0  # samples of the batch
         self._passed: dict[int, int] = {}  # when the last pass over each process began
         self._rubies: dict[int, RubyProcess] = {}
@@ -95,12 +100,21 @@ class SamplingPasses:
         is_left_out = not self._has_idle and sample.state is ThreadState.SLEEPING
         sample = sample._replace(weight=time_ns)
         if self._weights is not None:
-            ruby = self._rubies.get(sample.thread.pid)
-            tid = None if ruby is None else ruby.kernel_thread_of(sample.thread)
-            self._batch.append((sample, tid))
+            self._batch.append(self._seen(sample))
             self._left_out += is_left_out
         elif not is_left_out:
             self._add(sample)
+
+    def _seen(self, sample: Sample) -> Seen:
+        pid, now = sample.thread.pid, self._timer.began
+        ruby = self._rubies.get(pid)
+        tid = None if ruby is None else ruby.kernel_thread_of(sample.thread)
+        if ruby is None or tid is None or sample.state is not ThreadState.RUNNING:
+            return Seen(sample, tid, None)
+        if now < self._times_due.get((pid, tid), 0):
+            return Seen(sample, tid, None)
+        self._times_due[pid, tid] = now + _TIMES_NS
+        return Seen(sample, tid, ruby.times(tid))
 
     def refresh(self) -> None:
         self._sampling.refresh()
@@ -121,6 +135,7 @@ class SamplingPasses:
         if self._weights is None:
             return
         batch, self._batch, self._left_out = self._batch, [], 0
+        self._times_due.clear()
         for sample in self._weights.weighed(batch, self._sampling.rubies, is_over):
             if self._has_idle or sample.state is not ThreadState.SLEEPING:
                 self._add(sample)
