@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commands import Tracer, below, by_names, run
-from processes import TARGETS, Target, margin, read_line, run_time
+from processes import TARGETS, Target, comes_true, margin, read_line, run_time
 from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.model.stacks import Sample
 from ruby_builds import Build, each_build
@@ -216,6 +216,24 @@ def test_a_program_that_becomes_another(walked: Target, trace: TRACE) -> None:
     # It is attached to anew within a second.
     burned = below(json.loads(out), "Object#burn")
     assert 0.4 * 2.5e9 <= burned <= 1.02 * 2.5e9
+
+
+def test_stacks_before_another_program(trace: TRACE) -> None:
+    """They keep the names that were read before; only the last ones can lack them."""
+    burn = "def burn(t) = (nil until Process.clock_gettime(2) > t)"
+    code = (
+        f"$stdout.sync = true; {burn}; puts :ready; gets; burn(0.4); exec 'sleep 1e3'"
+    )
+    with closing(Target("ruby", "-e", code)) as target:
+        words = ("stacks", target.pid, "--engine", "bpf", "-r", RATE)
+        tracer = trace(*words, "--format", "json")
+        target.tell()
+        comm = Path(f"/proc/{target.pid}/comm")
+        assert comes_true(lambda: comm.read_text() == "sleep\n")
+        out, err, code_ = tracer.finish()
+    assert code_ == 0, err
+    found = json.loads(out)
+    assert below(found, "Object#burn") >= found["weight"] / 2, err
 
 
 def test_a_thread_that_becomes_another_program(walked: Target, trace: TRACE) -> None:

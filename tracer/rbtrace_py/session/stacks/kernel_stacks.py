@@ -363,6 +363,8 @@ class KernelStacks(Closing):
         self._unchecked = []
 
     def _has_same_code(self, ruby: RubyProcess, stacks: list[WalkedStack]) -> bool:
+        if ruby.has_executed:
+            return True  # its memory contains another program
         try:
             return ruby.vm.has_same_code(one.frames for one in stacks if one.frames)
         except NoSuchTarget:

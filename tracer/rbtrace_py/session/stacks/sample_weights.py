@@ -39,7 +39,9 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """Times of one thread in a batch, as its samples tell. They count if it ended.
+    """Times of one thread in a batch, as its samples tell.
+
+    SampleWeights uses them for a thread that ended.
 
     first, last: those of its samples with times
     nominal: sum of the periods of its samples until ``first``, in ns
