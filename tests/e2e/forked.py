@@ -169,14 +169,14 @@ def at_step(step: str, act: Callable[[], None]) -> Prepare:
         load = attach.load_agent
 
         def acting(*arguments):
-            *rest, at, is_confirmed = arguments
+            *rest, at = arguments
 
             def noted(name):
                 if name == step:
                     act()
                 at(name)
 
-            return load(*rest, noted, is_confirmed)
+            return load(*rest, noted)
 
         attach.load_agent = acting
 

@@ -21,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from terminal import Terminal
 
 from commands import run as run_apart
 from filtering import EPERM, filtered, forbidding, like_dockers
@@ -173,6 +174,11 @@ with Process({target.pid}) as process, Agent(process) as agent:
         assert code == 1
         assert f"process {tracer.pid} is tracing process {target.pid}" in err
         assert "--yes" in err
+        asked = Terminal("detach", target.pid)
+        with contextlib.closing(asked):
+            asked.read_until("anyway")
+            asked.type("n\n")
+            assert asked.finish()[0].endswith("rbtrace-py: nothing was done\r\n")
         document = answered("detach", target.pid, "--yes")
         assert document["tracer"] == tracer.pid
     finally:

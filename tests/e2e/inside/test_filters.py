@@ -134,13 +134,16 @@ def test_filters_that_return_errors_are_no_danger() -> None:
 def beside(*words: object) -> subprocess.CompletedProcess[str]:
     """Run a command as in a sidecar: with the capabilities that docs/containers.md
     names, and under Docker's filter, so that it cannot read another's."""
+    return run_program(in_sidecar("-c", MAIN, *words))
+
+
+def in_sidecar(*words: object) -> tuple[str, ...]:
     kept = "-all,+sys_ptrace,+dac_override,+setuid,+setgid"
-    command = filtered(
+    return filtered(
         like_dockers(OF_SYS_PTRACE),
         *("setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}"),
-        *(sys.executable, "-c", MAIN, *map(str, words)),
+        *(sys.executable, *map(str, words)),
     )
-    return run_program(command)
 
 
 def test_a_filter_that_cannot_be_read(tmp_path: Path) -> None:
@@ -165,18 +168,58 @@ def test_a_filter_that_cannot_be_read(tmp_path: Path) -> None:
         assert target.target.step() == "done"
 
 
-def test_attaching_where_the_filter_cannot_be_read() -> None:
-    target = Target(
-        *filtered(like_dockers(), "ruby", str(TARGETS / "inside/unaware.rb"))
-    )
-    with contextlib.closing(target):
-        done = beside("attach", target.pid)
-        assert (done.stdout, done.returncode) == ("", 1), done.stderr
-        said = " ".join(done.stderr.split())
-        assert "it has a seccomp filter that cannot be read" in said
-        assert "default filters of Docker, Podman, and Kubernetes" in said
-        assert "--yes" in said
-        done = beside("attach", target.pid, "--yes")
-        assert done.returncode == 0, done.stderr
-        assert run("eval", target.pid, "6 * 7")[0] == "42\n"
-        assert target.step() == "done"
+@pytest.fixture
+def unaware() -> Iterator[Target]:
+    program = str(TARGETS / "inside/unaware.rb")
+    with contextlib.closing(
+        Target(*filtered(like_dockers(), "ruby", program))
+    ) as target:
+        yield target
+
+
+@pytest.mark.parametrize(
+    ("verb", "rest"),
+    [
+        ("eval", ("6 * 7",)),
+        ("memory", ()),
+        ("backtraces", ()),
+        ("fork", ()),
+        ("calls", ("-d", "0.1")),
+    ],
+)
+def test_yes_holds_for_attach_of_any_command(
+    verb: str, rest: tuple[str, ...], unaware: Target
+) -> None:
+    words = (verb, unaware.pid, *rest, "--attach")
+    done = beside(*words)
+    assert (done.stdout, done.returncode) == ("", 1), done.stderr
+    assert "use --yes" in " ".join(done.stderr.split())
+    done = beside(*words, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert unaware.step() == "done"
+
+
+def test_yes_of_the_library(unaware: Target) -> None:
+    code = f"""
+import rbtrace_py
+try:
+    rbtrace_py.eval({unaware.pid}, "6 * 7", attach=True)
+except rbtrace_py.NotConfirmed as error:
+    print(error.hint)
+print(rbtrace_py.attach_agent({unaware.pid}, yes=True).cost is not None)
+"""
+    done = run_program(in_sidecar("-c", code))
+    assert done.stdout == "Pass yes=True to do it anyway\nTrue\n", done.stderr
+
+
+def test_attaching_where_the_filter_cannot_be_read(unaware: Target) -> None:
+    done = beside("attach", unaware.pid)
+    assert (done.stdout, done.returncode) == ("", 1), done.stderr
+    said = " ".join(done.stderr.split())
+    assert "has a seccomp filter that cannot be read" in said
+    assert "default filters of Docker, Podman, and Kubernetes" in said
+    assert "--yes" in said
+    done = beside("attach", unaware.pid, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert run("eval", unaware.pid, "6 * 7")[0] == "42\n"
+    assert unaware.step() == "done"

@@ -13,9 +13,9 @@ from rbtrace_py.session.methods.tables import MethodOptions, Methods
 from rbtrace_py.session.targets.confirmation import (
     C_CALLS_STAY,
     Confirmation,
+    NotConfirmed,
     what_stays,
 )
-from rbtrace_py.session.targets.hazards import NotConfirmed
 from rbtrace_py.session.targets.targets import Targets
 
 PLAIN: Map = {"jit": None}
@@ -94,7 +94,7 @@ def test_a_no_that_is_raised() -> None:
 
     def confirm(text: str) -> bool:
         asked.append(text)
-        raise NotConfirmed("nothing was attached")
+        raise NotConfirmed("nothing was done")
 
     confirmation = Confirmation(confirm)
     for hint in ("", "Use --yes to do it anyway"):
@@ -105,9 +105,9 @@ def test_a_no_that_is_raised() -> None:
 
 
 def test_nobody_is_there_to_say_yes() -> None:
-    Confirmation(None).ask([])
+    Confirmation().ask([])
     with pytest.raises(NotConfirmed):
-        Confirmation(None).ask(["text"])
+        Confirmation().ask(["text"])
 
 
 def test_the_name_of_a_compiler_is_cut() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rbtrace_py.session.inside import copy_cost as module
 from rbtrace_py.session.inside.copy_cost import NoRoom, check_room, copy_cost
+from rbtrace_py.session.targets.confirmation import NotConfirmed
 
 STATUS = b"Name:\truby\nVmPTE:\t   1024 kB\nVmSwap:\t  2048 kB\nRssAnon:\t  98304 kB\n"
 MIB = 1 << 20
@@ -25,12 +26,12 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Any:
     return set_
 
 
-def check(collects: bool = False, is_confirmed: bool = False) -> str:
+def check(collects: bool = False, accepts: bool = False) -> str:
     """Return what is said, or why not."""
     said: list[str] = []
     try:
-        check_room(PROCESS, collects, is_confirmed, said.append)
-    except NoRoom as error:
+        check_room(PROCESS, collects, lambda text: accepts, said.append)
+    except (NoRoom, NotConfirmed) as error:
         said.append(f"{error}; {error.hint}")
     assert said[0].startswith("a copy of process 7 writes the dump")
     assert "up to 103 MiB" in said[0]
@@ -53,17 +54,17 @@ def test_there_is_room(free: int | None, collects: bool, room: Any) -> None:
 def test_there_may_be_room(room: Any) -> None:
     room(MOST - 1)
     assert "may not fit: 103 MiB are free for it; Raise the limit" in check()
-    assert "writes the dump" in check(is_confirmed=True)
+    assert "writes the dump" in check(accepts=True)
     room(LEAST)
-    assert "writes the dump" in check(is_confirmed=True)
+    assert "writes the dump" in check(accepts=True)
     assert "without --gc it takes less" in check(collects=True)
-    assert "writes the dump" in check(collects=True, is_confirmed=True)
+    assert "writes the dump" in check(collects=True, accepts=True)
 
 
-@pytest.mark.parametrize("is_confirmed", [False, True])
-def test_there_is_none(is_confirmed: bool, room: Any) -> None:
+@pytest.mark.parametrize("accepts", [False, True])
+def test_there_is_none(accepts: bool, room: Any) -> None:
     room(LEAST - 1)
-    text = check(is_confirmed=is_confirmed)
+    text = check(accepts=accepts)
     assert "does not fit: it takes at least 5 MiB, and 5 MiB are free" in text
     room(MOST - 1, ends_together=True)
-    assert "memory.oom.group" in check(is_confirmed=is_confirmed)
+    assert "memory.oom.group" in check(accepts=accepts)

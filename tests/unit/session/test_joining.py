@@ -10,7 +10,7 @@ import pytest
 from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.errors import NoSuchTarget
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.confirmation import NotConfirmed
 from rbtrace_py.session.targets.joining import SECONDS, Joining
 from rbtrace_py.session.targets.targets import Targets
 

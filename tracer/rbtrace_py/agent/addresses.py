@@ -30,7 +30,8 @@ class RubyAddresses:
     current_ec: up to 2.7, a pointer to the execution context of the thread that ran
     Ruby last: ``rb_postponed_job_register_one`` announces a job to that thread
     code: first address and end of each executable mapping of its file
-    program: by what the program that they are of is known (``Process.program``)
+    filters: number of seccomp filters of its main thread
+    program: identity of the program that has these addresses (``Process.program``)
     """
 
     vm: int
@@ -40,6 +41,7 @@ class RubyAddresses:
     trigger: int | None
     current_ec: int | None
     code: tuple[tuple[int, int], ...]
+    filters: int
     program: bytes
 
     def is_code(self, address: int) -> bool:

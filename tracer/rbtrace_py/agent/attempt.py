@@ -10,7 +10,7 @@ from rbtrace_py.agent.addresses import Landing, RubyAddresses
 from rbtrace_py.agent.detour import Detour
 from rbtrace_py.agent.filtered import denied_call
 from rbtrace_py.agent.jobs import find_handle
-from rbtrace_py.agent.refusal import check_program, check_state, is_filtered, refuse
+from rbtrace_py.agent.refusal import check_program, check_state, refuse
 from rbtrace_py.agent.text import ROOM_SIZE, Text, is_room, room_address
 from rbtrace_py.errors import RbtraceError, UnreadableMemory
 from rbtrace_py.linux.maps import mappings
@@ -44,8 +44,6 @@ class Attempts:
     """Attempts with one text, which is written at the first and stays for all.
 
     Each must be made by a thread that is not used for another.
-
-    is_confirmed: True to continue if the seccomp filter cannot be read
     """
 
     def __init__(
@@ -56,10 +54,8 @@ class Attempts:
         memory: MemoryFile,
         code: bytes,
         at: Step,
-        is_confirmed: bool,
     ) -> None:
         self._process = process
-        self._is_confirmed = is_confirmed
         self._ruby = ruby
         self._landing = landing
         self._memory = memory
@@ -68,7 +64,7 @@ class Attempts:
         self._text: Text | None = None
         self._handler: int | None = None
         self._is_handler_known = False
-        self._is_checked = not is_filtered(process)
+        self._is_checked = not ruby.filters
         self._announced_to: bytes | None = None
         self._was_missed = False
         self.stops: list[int] = []
@@ -95,7 +91,7 @@ class Attempts:
 
     def _check_filters(self) -> None:
         """Raise Refused if its filters of system calls forbid what we need."""
-        check_state(self._process, self._is_confirmed)
+        check_state(self._process, self._ruby)
         if not can_read_filters():
             return
         filters, stopped_ns = read_filters(self._process, self._process.pid)
@@ -154,7 +150,7 @@ class Attempts:
         )
 
     def _lead(self, job: Callable[[int], tuple[int, ...]], is_waking: bool) -> None:
-        check_state(self._process, self._is_confirmed)
+        check_state(self._process, self._ruby)
         caught = self._caught()
         detour = self._seize()
         address = room_address(self._ruby.vm)

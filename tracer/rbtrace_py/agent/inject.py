@@ -65,7 +65,6 @@ def inject(
     acknowledged: Callable[[], bool],
     limit: float = 10.0,
     at: Step = _nothing,
-    is_confirmed: bool = False,
 ) -> Injection:
     """Make ``process`` evaluate ``code``, and return when this is ``acknowledged``.
 
@@ -77,7 +76,6 @@ def inject(
         acknowledged: Returns whether the code has run.
         limit: Seconds.
         at: Called at each step.
-        is_confirmed: True to continue if the seccomp filter cannot be read.
 
     Raises:
         NotAcknowledged: The code did not run in time.
@@ -85,14 +83,14 @@ def inject(
         RbtraceError: As ``check``. The process is then unchanged, except by the code.
     """
     began = time.monotonic_ns()
-    check(process, ruby, is_confirmed)
+    check(process, ruby)
     landing = find_landing(process)
     if landing is None:
         raise refuse(process, "its C library has no signal return function")
     if landing.mmap is None:
         raise refuse(process, "its C library does not export mmap")
     with MemoryFile(process) as memory:
-        attempts = Attempts(process, ruby, landing, memory, code, at, is_confirmed)
+        attempts = Attempts(process, ruby, landing, memory, code, at)
         try:
             _until(process, ruby, attempts, acknowledged, time.monotonic() + limit)
         except RbtraceError:

@@ -105,7 +105,6 @@ def load_agent(
     files: Files,
     limit: float,
     at: Step = lambda step: None,
-    is_confirmed: bool = False,
 ) -> Loaded:
     """Load the agent into ``process``, or restart an agent that was stopped.
 
@@ -115,7 +114,6 @@ def load_agent(
         files: As from ``agent_files``.
         limit: Seconds in all.
         at: Called at each step.
-        is_confirmed: True to continue if the seccomp filter cannot be read.
 
     Raises:
         NotLoaded: The process could not load the agent.
@@ -131,7 +129,7 @@ def load_agent(
         at("placed")
         peer = pid_seen_by(process)
         code = (_CODE % (folder, socket, peer, _END, text, _END)).encode()
-        injection = inject(process, ruby, code, said.has_begun, limit, at, is_confirmed)
+        injection = inject(process, ruby, code, said.has_begun, limit, at)
         at("acknowledged")
         try:
             address = said.await_end(deadline)

@@ -14,7 +14,6 @@ from rbtrace_py.linux.cgroup_limits import memory_room, thread_room
 from rbtrace_py.linux.memory_file import MemoryFile
 from rbtrace_py.linux.process import Process, gone, parse_stat, parse_status
 from rbtrace_py.linux.ptrace.pause import seize_refused
-from rbtrace_py.linux.ptrace.seccomp import can_read_filters
 
 _EM_X86_64 = 62
 _LEAST_ROOM = 8 << 20
@@ -39,17 +38,16 @@ def refuse(process: Process, why: str, hint: str = "") -> Refused:
     return Refused(text, f"{hint}; {_LOAD_IT}" if hint else _LOAD_IT[3:])
 
 
-def check(process: Process, ruby: RubyAddresses, is_confirmed: bool = False) -> None:
+def check(process: Process, ruby: RubyAddresses) -> None:
     """Raise unless code may be put into ``process``.
 
-    is_confirmed: True to continue if the seccomp filter cannot be read
     Refused (its text says why), VmNotStarted, NotPermitted, NoSuchTarget.
     """
     _check_machine(process)
     _check_ruby(process, ruby)
     _check_room(process)
     _check_threads(process)
-    check_state(process, is_confirmed)
+    check_state(process, ruby)
     MemoryFile(process).close()
 
 
@@ -66,7 +64,7 @@ def check_program(process: Process, before: bytes) -> None:
         )
 
 
-def check_state(process: Process, is_confirmed: bool = False) -> None:
+def check_state(process: Process, ruby: RubyAddresses) -> None:
     """Check what may change from one moment to the next; see ``check``."""
     state = parse_stat(process.read(f"task/{process.pid}/stat")).state
     status = parse_status(process.read(f"task/{process.pid}/status"))
@@ -76,37 +74,24 @@ def check_state(process: Process, is_confirmed: bool = False) -> None:
         raise _without_main_thread(process)
     if state in "Tt":
         raise refuse(process, "it is stopped", f"Continue it: kill -CONT {process.pid}")
-    _check_seccomp(process, status, is_confirmed)
+    _check_seccomp(process, status, ruby.filters)
     if "shstk" in status.get("x86_Thread_features", "").split():
         raise refuse(process, "it has a shadow stack, which forbids such calls")
 
 
-def is_filtered(process: Process) -> bool:
-    """Has its main thread a filter of system calls (seccomp)?"""
-    return parse_status(process.read("status")).get("Seccomp") == "2"
+def _check_seccomp(process: Process, status: Mapping[str, str], filters: int) -> None:
+    """Check that its threads have the same filters, and no more than ``filters``.
 
-
-def _check_seccomp(
-    process: Process, status: Mapping[str, str], is_confirmed: bool
-) -> None:
-    """A filter can be read when the process stands; here what must be true before.
-
-    A new thread has the filters of the one that makes it, whichever that is.
+    The filters themselves can be read only while the process is paused. A new thread
+    has the filters of the thread that starts it, whichever that is.
     """
     mode = status.get("Seccomp", "0")
+    if mode not in "02":
+        raise refuse(process, "it is in seccomp's strict mode")
+    if filters_of(status) != filters:
+        raise refuse(process, "it has just installed a seccomp filter", "Try again")
     if mode == "0":
         return
-    if mode != "2":
-        raise refuse(process, "it is in seccomp's strict mode")
-    if not can_read_filters() and not is_confirmed:
-        raise refuse(
-            process,
-            "it has a seccomp filter that cannot be read, and that may kill it for the"
-            " system calls of the agent",
-            f"{DEFAULT_FILTERS}. Run as root outside containers, where the filter can"
-            f" be read; or use `rbtrace-py attach {process.pid} --yes` if the filter"
-            " does not kill",
-        )
     of_all = {_filters(process, tid) for tid in process.threads()} - {None}
     if len(of_all) > 1:
         raise refuse(process, "its threads have different seccomp filters")

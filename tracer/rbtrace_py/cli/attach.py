@@ -61,10 +61,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     def one(process: Process) -> None:
         seconds, has_hook = options.time_limit, not options.no_hook
         with waiting_for([process.pid]) as waiting:
-            say = waiting.before(o.say)
-            found = attach.attach(
-                process, say, seconds, has_hook, is_confirmed=options.yes
-            )
+            say, confirm = waiting.before(o.say), waiting.before(options.confirm)
+            found = attach.attach(process, say, seconds, has_hook, confirm=confirm)
         with opened(None) as output:
             if options.as_json:
                 output.lines([dumps(attached_document(found))])

@@ -24,6 +24,7 @@ class _Options(AgentReportOptions):
 @o.takes("PID", _Options)
 @click.option("--agent", is_flag=True, help="Include the agent's own threads.")
 @o.attach_option
+@o.yes_option
 @o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Print every thread's backtrace as Ruby reports it.

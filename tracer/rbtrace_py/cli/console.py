@@ -37,6 +37,7 @@ _GOES_ON = re.compile(r"(?<!\\)(\\\\)*\\\Z")
 @click.command("console", options_metavar="[OPTIONS]")
 @o.takes("PID", o.AttachOption)
 @o.attach_option
+@o.yes_option
 def command(targets: Targets, words: tuple[str, ...], options: o.AttachOption) -> int:
     """Open a Ruby console inside a process, like irb.
 
@@ -56,7 +57,7 @@ def command(targets: Targets, words: tuple[str, ...], options: o.AttachOption) -
       rbtrace-py console 1234 < questions.rb
     """
     check_words("console", targets, words)
-    processes = with_agent(targets, options.attaches)
+    processes = with_agent(targets, options)
     if len(processes) > 1:
         raise UsageError("console works on one process")
     with waiting_for([processes[0].pid]):

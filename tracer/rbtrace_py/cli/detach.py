@@ -41,8 +41,9 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """
 
     def one(process: Process) -> None:
-        with waiting_for([process.pid]):
-            found = attach.detach(process, options.yes, options.time_limit)
+        with waiting_for([process.pid]) as waiting:
+            confirm = waiting.before(options.confirm)
+            found = attach.detach(process, confirm, options.time_limit)
         with opened(None) as output:
             if options.as_json:
                 output.lines([dumps(detached_document(found))])

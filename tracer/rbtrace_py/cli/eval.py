@@ -50,6 +50,7 @@ class _Options(o.AttachOption, o.JsonOption):
     help="Print `>> CODE` and `=>` before the value; by default only on a terminal.",
 )
 @o.attach_option
+@o.yes_option
 @o.time_limit_option(commands.EVAL_SECONDS, commands.MOST_SECONDS)
 @o.json_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
@@ -80,7 +81,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     echoes = sys.stdout.isatty() if options.echo is None else options.echo
     talk = partial(_conversation, echoes=echoes)
     one = _document if options.as_json else talk
-    found = with_agent(targets, options.attaches)
+    found = with_agent(targets, options)
     results = []
     for process in found:
         if len(found) > 1 and not options.as_json:

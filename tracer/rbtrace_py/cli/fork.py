@@ -19,7 +19,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(o.AttachOption, o.YesOption, o.JsonOption):
+class _Options(o.AttachOption, o.JsonOption):
     pass
 
 
@@ -46,8 +46,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """
 
     def one(process: Process) -> None:
-        with waiting_for([process.pid]):
-            copy = commands.fork(process, options.yes)
+        with waiting_for([process.pid]) as waiting:
+            copy = commands.fork(process, waiting.before(options.confirm))
         with opened(None) as output:
             if options.as_json:
                 output.lines([dumps(fork_document(process.pid, copy))])
@@ -56,4 +56,4 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
                 err = Output(sys.stderr, "standard error")
                 err.lines(fork_lines(process.pid, copy))
 
-    return each("fork", targets, words, one, options.attaches)
+    return each("fork", targets, words, one, options)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.atomic_file import Write
 from rbtrace_py.cli.common.dump_files import (
     DumpFileOptions,
-    Say,
+    Progress,
     file_option,
     write_dumps,
 )
@@ -53,12 +52,13 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None
       rbtrace-py heapdump 1234 - | jq -c 'select(.type == "STRING")'
     """
 
-    def dump(process: Process, write: Write, say: Say) -> int:
+    def dump(process: Process, progress: Progress) -> int:
         collects, seconds = options.collect, options.time_limit
+        say, confirm = progress.before(o.say), progress.before(options.confirm)
 
         def before() -> None:
-            check_room(process, collects, options.yes, say)
+            check_room(process, collects, confirm, say)
 
-        return commands.heapdump(process, write, collects, seconds, before, options.yes)
+        return commands.heapdump(process, progress, collects, seconds, before, confirm)
 
     write_dumps("heapdump", "heap", targets, words, options, dump)

@@ -18,6 +18,7 @@ from rbtrace_py.session.targets.targets import Targets
 @click.command("memory", options_metavar="[OPTIONS]")
 @o.takes("PID", AgentReportOptions)
 @o.attach_option
+@o.yes_option
 @o.output_options
 def command(
     targets: Targets, words: tuple[str, ...], options: AgentReportOptions

@@ -5,10 +5,9 @@ from __future__ import annotations
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.atomic_file import Write
 from rbtrace_py.cli.common.dump_files import (
     DumpFileOptions,
-    Say,
+    Progress,
     file_option,
     write_dumps,
 )
@@ -41,12 +40,14 @@ def command(targets: Targets, words: tuple[str, ...], options: DumpFileOptions) 
       rbtrace-py shapesdump 1234 - | jq -r .edge_name | sort | uniq -c
     """
 
-    def dump(process: Process, write: Write, say: Say) -> int:
+    def dump(process: Process, progress: Progress) -> int:
+        say, confirm = progress.before(o.say), progress.before(options.confirm)
+
         def before() -> None:
-            check_room(process, False, options.yes, say)
+            check_room(process, False, confirm, say)
 
         return commands.shapesdump(
-            process, write, options.time_limit, before, options.yes
+            process, progress, options.time_limit, before, confirm
         )
 
     write_dumps("shapesdump", "shapes", targets, words, options, dump)

@@ -74,7 +74,7 @@ from rbtrace_py.model.stacks import (
     ThreadState,
 )
 from rbtrace_py.session.stacks.report import Filters, Recorded
-from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.confirmation import NotConfirmed
 
 __all__ = [
     "AttachResult",

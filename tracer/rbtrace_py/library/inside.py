@@ -60,23 +60,25 @@ def eval(  # noqa: A001 -- the command's name
     file: str | None = None,
     timeout: float = commands.EVAL_SECONDS,
     attach: bool = False,
+    yes: bool = False,
 ) -> Evaluation:
     """Run Ruby code in a process, in a thread of its own, and return its value.
 
     Args:
         pid: A process that has loaded the agent.
         code: Ruby code; its side effects remain.
-        file: What ``__FILE__`` and backtraces name.
+        file: Name of the code in ``__FILE__`` and backtraces.
         timeout: Seconds after which the code is ended.
         attach: Load the agent if the process lacks it.
+        yes: Load it even if a seccomp filter cannot be read; see ``attach_agent``.
 
     Raises:
         RubyError: The code raised an exception.
-        NoSuchTarget: There is no such process, or it has no agent.
+        NoSuchTarget: The process does not exist or lacks the agent.
         NotPermitted: The kernel or the agent denies it.
     """
     out, err = commands.CollectedOutput(), commands.CollectedOutput()
-    with Subject(pid, attach=attach).opened() as targets:
+    with Subject(pid, attach=attach, yes=yes).opened() as targets:
         [process] = commands.processes(targets)
         found = commands.evaluate(process, code, out, err, file, timeout)
     if isinstance(found, Raised):
@@ -84,37 +86,41 @@ def eval(  # noqa: A001 -- the command's name
     return Evaluation(found.value, found.class_name, found.time_ns, out.text, err.text)
 
 
-def backtraces(pid: int, *, attach: bool = False) -> list[ThreadBacktrace]:
+def backtraces(
+    pid: int, *, attach: bool = False, yes: bool = False
+) -> list[ThreadBacktrace]:
     """Return the backtrace of each thread as Ruby has it, the agent's own included.
 
     Args:
         pid: A process that has loaded the agent.
         attach: Load the agent if the process lacks it.
+        yes: Load it even if a seccomp filter cannot be read; see ``attach_agent``.
 
     Raises:
         RbtraceError: As of ``eval``.
     """
-    with Subject(pid, attach=attach).opened() as targets:
+    with Subject(pid, attach=attach, yes=yes).opened() as targets:
         [process] = commands.processes(targets)
         return commands.backtraces(process)
 
 
-def memory(pid: int, *, attach: bool = False) -> MemoryUse:
+def memory(pid: int, *, attach: bool = False, yes: bool = False) -> MemoryUse:
     """Return how much memory a process uses, and for what.
 
     Args:
         pid: A process that has loaded the agent.
         attach: Load the agent if the process lacks it.
+        yes: Load it even if a seccomp filter cannot be read; see ``attach_agent``.
 
     Raises:
         RbtraceError: As of ``eval``.
     """
-    with Subject(pid, attach=attach).opened() as targets:
+    with Subject(pid, attach=attach, yes=yes).opened() as targets:
         [process] = commands.processes(targets)
         return commands.memory(process)
 
 
-def attach_agent(pid: int, *, hook: bool = True) -> AttachResult:
+def attach_agent(pid: int, *, hook: bool = True, yes: bool = False) -> AttachResult:
     """Load the agent into a process that never loaded it.
 
     The process is paused for about a millisecond. The agent, a sleeping thread and a
@@ -124,15 +130,20 @@ def attach_agent(pid: int, *, hook: bool = True) -> AttachResult:
         pid: The process.
         hook: With method events; needs a C compiler once if the package has no
             compiled hook for this machine.
+        yes: Load it even if the process has a seccomp filter that cannot be read. A
+            filter that kills may end the process.
 
     Returns:
-        What it took; without a ``cost`` where the agent was there before.
+        The cost of loading; ``cost`` is None if the agent was there before.
 
     Raises:
-        RbtraceError: The process is one that this could harm, or is no Ruby.
+        RbtraceError: Loading could harm the process, or it does not run Ruby.
     """
     with Process(pid) as process:
-        return attach.attach(process, lambda line: None, with_hook=hook)
+        confirm = Subject(pid, yes=yes).confirm
+        return attach.attach(
+            process, lambda line: None, with_hook=hook, confirm=confirm
+        )
 
 
 def detach_agent(pid: int, *, yes: bool = False) -> Detached:
@@ -146,7 +157,7 @@ def detach_agent(pid: int, *, yes: bool = False) -> Detached:
         RbtraceError: There is no agent, or another tracer uses it.
     """
     with Process(pid) as process:
-        return attach.detach(process, yes)
+        return attach.detach(process, Subject(pid, yes=yes).confirm)
 
 
 def probes(pids: Pids, *words: str) -> list[Listed]:

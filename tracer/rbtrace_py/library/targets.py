@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rbtrace_py.errors import NoSuchProbe, UsageError
 from rbtrace_py.session.inside.attach import attach_all
 from rbtrace_py.session.probes.hints import explain
-from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.confirmation import Confirm, NotConfirmed
 from rbtrace_py.session.targets.targets import Targets
 
 Pids = int | Iterable[int]
@@ -23,8 +23,8 @@ class Subject:
 
     subprocesses: children join
     attach: load the agent where it is missing
-    yes: do what is irreversible
-    wait: seconds to wait for what is not there yet
+    yes: accept every risk and irreversible effect
+    wait: seconds to wait for missing probes or an agent
     """
 
     pids: Pids
@@ -34,7 +34,7 @@ class Subject:
     wait: float = 0.0
 
     @property
-    def confirm(self) -> Callable[[str], bool]:
+    def confirm(self) -> Confirm:
         return (lambda text: True) if self.yes else _refuse
 
     @property
@@ -47,7 +47,7 @@ class Subject:
         targets = Targets.from_pids(pid_list(self.pids), self.subprocesses)
         try:
             if self.attach:
-                attach_all(targets, lambda line: None)
+                attach_all(targets, lambda line: None, self.confirm)
             yield targets
         except NoSuchProbe as error:
             explain(error, targets.processes.values())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common.atomic_file import Write, atomic_file
-from rbtrace_py.cli.common.options import AttachOption, YesOption, say
+from rbtrace_py.cli.common.options import AttachOption
 from rbtrace_py.cli.common.output import Output
 from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.waiting import Waiting
@@ -22,13 +22,12 @@ from rbtrace_py.report.text import escape
 from rbtrace_py.report.units import format_count
 from rbtrace_py.session.targets.targets import Targets
 
-Say = Callable[[str], None]
-Dump = Callable[[Process, Write, Say], int]
+Dump = Callable[[Process, "Progress"], int]
 """Writes the dump of a process, and says what there is to say; how many bytes."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DumpFileOptions(AttachOption, YesOption):
+class DumpFileOptions(AttachOption):
     """Options of every command that writes a dump to a file."""
 
     file: str | None
@@ -55,7 +54,7 @@ def write_dumps(
     check_words(name, targets, words, most=0 if options.file else 1)
     file = words[0] if words else options.file
     check_writable(file or f"{name}-{os.getpid()}.json")
-    processes = with_agent(targets, options.attaches)
+    processes = with_agent(targets, options)
     if file == "-" and len(processes) > 1:
         raise UsageError(f"standard output takes the {what} of only one process")
     if file == "-" and sys.stdout.isatty():
@@ -82,9 +81,9 @@ def _numbered(name: str, pid: int) -> str:
 def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
     with atomic_file(path) as write:
         doing = f"{what} of pid {process.pid}"
-        progress = _Progress(doing, write)
+        progress = Progress(doing, write)
         with progress:
-            size = dump(process, progress, progress.before(say))
+            size = dump(process, progress)
     if path != "-":
         shown = escape(path, Style.for_stream(sys.stderr))
         Output(sys.stderr, "standard error").lines(
@@ -93,7 +92,7 @@ def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
         )  # fmt: skip
 
 
-class _Progress(Waiting):
+class Progress(Waiting):
     """Passes data on, and says on a terminal how much there was.
 
     The process may collect garbage for long before any data comes.

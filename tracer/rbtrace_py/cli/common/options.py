@@ -530,8 +530,8 @@ rbtrace_times_option = click.option(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttachOption:
-    """``attach_option``."""
+class AttachOption(YesOption):
+    """``attach_option`` and ``yes_option``."""
 
     attaches: bool
 
@@ -569,11 +569,11 @@ def _ask(text: str) -> bool:
         return False
     columns = Style.for_stream(sys.stderr).width - 1
     click.echo(textwrap.fill(f"{text}.", columns), err=True)
-    if not click.confirm("Attach anyway?", err=True):
-        from rbtrace_py.session.targets.hazards import NotConfirmed
+    if not click.confirm("Continue anyway?", err=True):
+        from rbtrace_py.session.targets.confirmation import NotConfirmed
 
         # What it is about stands above.
-        raise NotConfirmed("nothing was attached")
+        raise NotConfirmed("nothing was done")
     return True
 
 

@@ -37,15 +37,15 @@ def check_words(
         raise UsageError(f"too many arguments: {words[most]!r}", hint)
 
 
-def with_agent(targets: Targets, attaches: bool) -> list[Process]:
+def with_agent(targets: Targets, options: AttachOption | None = None) -> list[Process]:
     """The targets that live; with ``--attach`` each has the agent then.
 
     Of children those are left out that cannot have it.
     """
-    if not attaches:
+    if options is None or not options.attaches:
         return processes(targets)
     with waiting_for(targets.pids) as waiting:
-        return attach_all(targets, waiting.before(say))
+        return attach_all(targets, waiting.before(say), waiting.before(options.confirm))
 
 
 def leaves_out(targets: Targets, process: Process, error: RbtraceError) -> bool:
@@ -64,7 +64,7 @@ def show(
     lines: Callable[[int, T, Style], Iterable[str]],
 ) -> None:
     """Ask each target, and print what all answered, as ``--json`` and ``-o`` say."""
-    found = with_agent(targets, options.attaches)
+    found = with_agent(targets, options)
     with waiting_for([process.pid for process in found]) as waiting:
         answers = ask_each(targets, found, ask, waiting.before(say))
     with opened(options.output) as out:
@@ -81,7 +81,7 @@ def each(
     targets: Targets,
     words: tuple[str, ...],
     work: Callable[[Process], None],
-    attaches: bool = False,
+    options: AttachOption | None = None,
 ) -> int:
     """Do ``work`` with every target, also after one with which that failed.
 
@@ -89,7 +89,7 @@ def each(
     target's is raised.
     """
     check_words(name, targets, words)
-    found = with_agent(targets, attaches)
+    found = with_agent(targets, options)
     codes = [0]
     for process in found:
         try:

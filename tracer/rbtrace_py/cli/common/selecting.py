@@ -46,4 +46,4 @@ def attach_first(targets: Targets, options: o.AttachOption) -> None:
     # It takes much that only this needs.
     from rbtrace_py.cli.common.per_process import with_agent
 
-    with_agent(targets, attaches=True)
+    with_agent(targets, options)

@@ -13,6 +13,7 @@ _BETWEEN_SECONDS = 0.5
 QUIET_SECONDS = 1.0
 
 Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 
 class Waiting:
@@ -50,16 +51,16 @@ class Waiting:
         return self._what
 
     def before(
-        self, write: Callable[[Argument], None], *, ends: bool = False
-    ) -> Callable[[Argument], None]:
+        self, write: Callable[[Argument], Result], *, ends: bool = False
+    ) -> Callable[[Argument], Result]:
         """``write``, with the line cleared before it; ends: for good."""
 
-        def clearing(argument: Argument) -> None:
+        def clearing(argument: Argument) -> Result:
             with self._lock:
                 if ends:
                     self._ticker.mute()
                 self._ticker.clear()
-                write(argument)
+                return write(argument)
 
         return clearing
 

@@ -18,14 +18,19 @@ from rbtrace_py.agent.loading import (
 )
 from rbtrace_py.agent.place import NoAgent, connect
 from rbtrace_py.agent.protocol import BrokenAgent
-from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.backoff import Backoff
 from rbtrace_py.linux.cgroup_limits import thread_room
 from rbtrace_py.linux.process import Process, gone
+from rbtrace_py.linux.ptrace.seccomp import can_read_filters
 from rbtrace_py.model.attach import AttachResult, Cost, Detached
 from rbtrace_py.rubyvm.detect import find_ruby, find_version
-from rbtrace_py.session.inside.commands import ask_each, processes
+from rbtrace_py.session.inside.commands import (
+    ask_each,
+    processes,
+    require_unread_filter,
+)
 from rbtrace_py.session.inside.injection import ruby_addresses
+from rbtrace_py.session.targets.confirmation import Confirm, accept_none, require
 from rbtrace_py.session.targets.targets import Targets
 
 ATTACH_SECONDS = 60.0
@@ -40,25 +45,21 @@ _SHORTEST_POLL, _LONGEST_POLL = 0.005, 0.1
 _MOST_SAID = 512
 
 
-class InUse(RbtraceError):
-    """Another tracer has something armed through the agent."""
-
-
 def attach(
     process: Process,
     say: Say,
     limit: float = ATTACH_SECONDS,
     with_hook: bool = True,
     at: Step = lambda step: None,
-    is_confirmed: bool = False,
+    confirm: Confirm = accept_none,
 ) -> AttachResult:
     """Put the agent into ``process``, unless it is there.
 
     limit: seconds; with_hook: with method events, for which a C compiler is needed
     once; at: told of each step
-    is_confirmed: True to continue if the seccomp filter cannot be read
+    confirm: asked if the process has a seccomp filter that cannot be read
 
-    Raises Refused, NotRuby, NotBuilt, NotPermitted, NoPlace, NotLoaded,
+    Raises NotConfirmed, Refused, NotRuby, NotBuilt, NotPermitted, NoPlace, NotLoaded,
     NotAcknowledged, NoSuchTarget, BrokenAgent.
     """
     deadline = time.monotonic() + limit
@@ -68,41 +69,48 @@ def attach(
             return _attached(process, hello, None)
         # Whatever can be found wrong is, before anything is said or done.
         ruby = ruby_addresses(process)
-        check(process, ruby, is_confirmed)
+        check(process, ruby)
+        if ruby.filters and not can_read_filters():
+            require_unread_filter(process, confirm)
         files = agent_files(hook() if with_hook else None)
         say(
             f"pausing process {process.pid} for about a millisecond (longer on a"
             " busy machine) to load the agent: a sleeping thread and a socket"
         )
         left = max(0.0, deadline - time.monotonic())
-        loaded = load_agent(process, ruby, files, left, at, is_confirmed)
+        loaded = load_agent(process, ruby, files, left, at)
         return _attached(process, loaded.hello, _cost(loaded))
 
 
-def attach_all(targets: Targets, say: Say) -> list[Process]:
+def attach_all(targets: Targets, say: Say, confirm: Confirm) -> list[Process]:
     """Put the agent into every target, and return those that have it then.
 
     Children that cannot have it are left out.
     """
     found = processes(targets)
-    return [one for one, _ in ask_each(targets, found, lambda p: attach(p, say), say)]
+
+    def ask(process: Process) -> AttachResult:
+        return attach(process, say, confirm=confirm)
+
+    return [process for process, _ in ask_each(targets, found, ask, say)]
 
 
 def detach(
-    process: Process, is_confirmed: bool = False, limit: float = DETACH_SECONDS
+    process: Process, confirm: Confirm = accept_none, limit: float = DETACH_SECONDS
 ) -> Detached:
     """Take the agent in ``process`` out of service.
 
-    is_confirmed: True to end another tracer's work
-    Raises NoAgent, InUse, BrokenAgent, NotPermitted, NoSuchTarget.
+    confirm: asked if that ends another tracer's session
+    Raises NoAgent, NotConfirmed, BrokenAgent, NotPermitted, NoSuchTarget.
     """
     deadline = time.monotonic() + limit
     with alone(process, deadline):
         with Agent(process, needs_thread=_hangs_without_threads(process)) as agent:
             tracer = agent.hello.get("armed_by")
             tracer = tracer if type(tracer) is int else None
-            if tracer is not None and not is_confirmed:
-                raise InUse(
+            if tracer is not None:
+                require(
+                    confirm,
                     f"process {tracer} is tracing process {process.pid}"
                     " through the agent",
                     "End that session first, or use --yes",

@@ -23,7 +23,7 @@ from rbtrace_py.model.process_state import (
     Scalar,
     ThreadBacktrace,
 )
-from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.confirmation import Confirm, accept_none, require
 from rbtrace_py.session.targets.notes import skipped
 from rbtrace_py.session.targets.targets import Targets
 
@@ -167,17 +167,17 @@ def heapdump(
     collect: bool = False,
     seconds: float = DUMP_SECONDS,
     before: Callable[[], None] = lambda: None,
-    is_confirmed: bool = False,
+    confirm: Confirm = accept_none,
 ) -> int:
     """Write ``ObjectSpace.dump_all`` of a copy of the process; how many bytes.
 
     collect: the copy collects garbage first. It takes at most ``seconds``.
     before: called once the agent has answered; it may raise
-    is_confirmed: True to continue if the seccomp filter cannot be read
+    confirm: asked if the process has a seccomp filter that cannot be read
 
     Raises NotConfirmed, and what ``Agent`` does.
     """
-    return _dump(process, "heapdump", write, collect, seconds, before, is_confirmed)
+    return _dump(process, "heapdump", write, collect, seconds, before, confirm)
 
 
 def shapesdump(
@@ -185,10 +185,10 @@ def shapesdump(
     write: Write,
     seconds: float = DUMP_SECONDS,
     before: Callable[[], None] = lambda: None,
-    is_confirmed: bool = False,
+    confirm: Confirm = accept_none,
 ) -> int:
     """The same of ``ObjectSpace.dump_shapes``, which Ruby has since 3.3."""
-    return _dump(process, "shapesdump", write, False, seconds, before, is_confirmed)
+    return _dump(process, "shapesdump", write, False, seconds, before, confirm)
 
 
 def _dump(
@@ -198,7 +198,7 @@ def _dump(
     collect: bool,
     seconds: float,
     before: Callable[[], None],
-    is_confirmed: bool,
+    confirm: Confirm,
 ) -> int:
     received = 0
 
@@ -209,7 +209,7 @@ def _dump(
 
     arguments: Map = {"gc": collect, "limit_ms": _milliseconds(seconds)}
     with Agent(process) as agent:
-        _check_filters(process, command, is_confirmed)
+        _check_filters(process, command, confirm)
         before()
         sinks = {Channel.FILE: take}
         with _limited(process, seconds):
@@ -219,13 +219,13 @@ def _dump(
     return received
 
 
-def fork(process: Process, is_confirmed: bool = False) -> int:
+def fork(process: Process, confirm: Confirm = accept_none) -> int:
     """Make a copy of the process, which is stopped; its pid as we see it.
 
-    is_confirmed: True to continue if the seccomp filter cannot be read
+    confirm: asked if the process has a seccomp filter that cannot be read
     """
     with Agent(process) as agent:
-        _check_filters(process, "fork", is_confirmed)
+        _check_filters(process, "fork", confirm)
         inner = _field(agent.call("fork"), "pid", int)
     deadline = time.monotonic() + _FORK_SECONDS
     while time.monotonic() < deadline:
@@ -236,15 +236,21 @@ def fork(process: Process, is_confirmed: bool = False) -> int:
     raise BrokenAgent(f"the copy {inner} of process {process.pid} is missing")
 
 
-def _check_filters(process: Process, command: str, is_confirmed: bool) -> None:
+def _check_filters(process: Process, command: str, confirm: Confirm) -> None:
     """Raise NotConfirmed if a filter may kill the process for what copies it."""
-    if not check_filters(process, command) and not is_confirmed:
-        raise NotConfirmed(
-            f"will not copy process {process.pid}: it has a seccomp filter that cannot"
-            " be read, and that may kill it for fork or wait4",
-            "Run as root outside containers, where the filter can be read; or use"
-            f" --yes if the filter does not kill. {DEFAULT_FILTERS}",
-        )
+    if not check_filters(process, command):
+        require_unread_filter(process, confirm)
+
+
+def require_unread_filter(process: Process, confirm: Confirm) -> None:
+    """Raise NotConfirmed unless the user accepts a filter that cannot be read."""
+    require(
+        confirm,
+        f"process {process.pid} has a seccomp filter that cannot be read and may kill"
+        " the process for the agent's system calls",
+        "Run as root outside containers, where the filter can be read; or use --yes if"
+        f" the filter does not kill. {DEFAULT_FILTERS}",
+    )
 
 
 def _is_stopped(pid: int, inner: int) -> bool:

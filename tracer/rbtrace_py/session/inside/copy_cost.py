@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.cgroup_limits import ends_together, memory_room
 from rbtrace_py.linux.process import Process, parse_status
+from rbtrace_py.session.targets.confirmation import Confirm, require
 
 Say = Callable[[str], None]
 """Gets a plain line about what will be done, before it is."""
@@ -51,11 +52,11 @@ def copy_cost(process: Process) -> CopyCost:
     )
 
 
-def check_room(process: Process, collects: bool, is_confirmed: bool, say: Say) -> None:
-    """Say what a copy can cost; raises NoRoom if that is not there.
+def check_room(process: Process, collects: bool, confirm: Confirm, say: Say) -> None:
+    """Say what a copy can cost; raises NoRoom or NotConfirmed if that is not there.
 
-    collects: it collects garbage, which writes to all of it; is_confirmed: only if the
-    process itself is in danger.
+    collects: it collects garbage, which writes to all of it
+    confirm: asked if memory may run out and the kernel would kill only the copy
     """
     cost = copy_cost(process)
     say(
@@ -77,13 +78,13 @@ def check_room(process: Process, collects: bool, is_confirmed: bool, say: Say) -
             " would kill the process with it (memory.oom.group of its cgroup)",
             "Raise the limit of its cgroup (memory.max)",
         )
-    if not is_confirmed:
-        raise NoRoom(
-            f"a copy of process {process.pid} may not fit: {free}",
-            "Raise the limit of its cgroup (memory.max), or use --yes: if memory"
-            " runs out, the kernel kills the copy first"
-            + ("; without --gc it takes less" if collects else ""),
-        )
+    require(
+        confirm,
+        f"a copy of process {process.pid} may not fit: {free}",
+        "Raise the limit of its cgroup (memory.max), or use --yes: if memory"
+        " runs out, the kernel kills the copy first"
+        + ("; without --gc it takes less" if collects else ""),
+    )
 
 
 def _bytes(text: str) -> int:

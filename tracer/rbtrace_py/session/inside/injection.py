@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 
 from rbtrace_py.agent.addresses import RubyAddresses
+from rbtrace_py.agent.refusal import filters_of
 from rbtrace_py.errors import VmNotStarted
 from rbtrace_py.linux.memory import ProcessMemory
-from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.process import Process, parse_status
 from rbtrace_py.rubyvm.detect import Ruby, find_ruby
 from rbtrace_py.rubyvm.roots import find_vm
 
@@ -17,8 +18,9 @@ def ruby_addresses(process: Process) -> RubyAddresses:
 
     Raises NotRuby, UnknownRuby, NotPermitted, NoSuchTarget, UnreadableMemory.
     """
-    # Before anything is read: an exec meanwhile is noticed before anything is done.
+    # First: an exec or a filter after this is noticed before anything is done.
     program = process.program
+    filters = filters_of(parse_status(process.read("status")))
     with closing(find_ruby(process)) as ruby:
         return RubyAddresses(
             vm=_vm(process, ruby),
@@ -28,6 +30,7 @@ def ruby_addresses(process: Process) -> RubyAddresses:
             trigger=ruby.address("rb_postponed_job_trigger"),
             current_ec=ruby.address("ruby_current_execution_context_ptr"),
             code=tuple((m.start, m.end) for m in ruby.file.file.executable),
+            filters=filters,
             program=program,
         )
 

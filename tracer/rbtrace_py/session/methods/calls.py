@@ -33,7 +33,12 @@ from rbtrace_py.session.methods.traced_process import (
     ToldProcess,
     TracedProcess,
 )
-from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
+from rbtrace_py.session.targets.confirmation import (
+    Confirm,
+    Confirmation,
+    accept_none,
+    what_stays,
+)
 from rbtrace_py.session.targets.joining import Joining
 from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
@@ -73,7 +78,7 @@ class CallsOptions:
     gc: bool = False
     slow_ns: int | None = None
     cpu: bool = False
-    confirm: Callable[[str], bool] = lambda text: False
+    confirm: Confirm = accept_none
     wait: bool = False
     wait_seconds: float | None = None
     seconds: float = 10.0

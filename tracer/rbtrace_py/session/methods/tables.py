@@ -27,7 +27,12 @@ from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.methods.hook_notes import c_calls_hint, hook_notes
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
-from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
+from rbtrace_py.session.targets.confirmation import (
+    Confirm,
+    Confirmation,
+    accept_none,
+    what_stays,
+)
 from rbtrace_py.session.targets.joining import Joining
 from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
@@ -70,7 +75,7 @@ class MethodOptions:
     digits: int = DIGITS
     wait: bool = False
     wait_seconds: float | None = None
-    confirm: Callable[[str], bool] | None = None
+    confirm: Confirm = accept_none
 
 
 class Methods(CountingSession):

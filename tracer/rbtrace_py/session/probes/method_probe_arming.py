@@ -9,7 +9,7 @@ hour, when the code's time is over and it is run again, they say nothing for a m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.place import HOW_TO_LOAD, NoAgent
@@ -19,8 +19,12 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ruby_probes import PROVIDER
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.inside.agent_task import AgentTask, has_other_ractors
-from rbtrace_py.session.targets.confirmation import Confirmation, what_stays
-from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.confirmation import (
+    Confirm,
+    Confirmation,
+    NotConfirmed,
+    what_stays,
+)
 
 NAMES = ("method__entry", "method__return")
 _SPEAKS_BEFORE = [2, 5]
@@ -62,9 +66,7 @@ class MethodProbeArming(Closing):
     what AgentTask does but NoAgent.
     """
 
-    def __init__(
-        self, processes: Iterable[Process], confirm: Callable[[str], bool] | None
-    ) -> None:
+    def __init__(self, processes: Iterable[Process], confirm: Confirm) -> None:
         self.notes: list[str] = []
         self._tasks: list[AgentTask] = []
         self._confirmation = Confirmation(confirm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.errors import UsageError
@@ -10,6 +10,7 @@ from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.kernel_filter import KernelFilter
 from rbtrace_py.session.probes.slots import SPECIAL
+from rbtrace_py.session.targets.confirmation import Confirm, accept_none
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class ProbeOptions:
     max_keys: int = 1000
     wait: bool = False
     wait_seconds: float | None = None
-    confirm: Callable[[str], bool] | None = None
+    confirm: Confirm = accept_none
     string_size: int = 128
     ring_size: int = 1 << 22
 

@@ -31,6 +31,7 @@ from rbtrace_py.session.probes.query import NoOperand, ProbeOptions, ProbeQuery,
 from rbtrace_py.session.probes.slots import DURATION_NAME
 from rbtrace_py.session.probes.watcher import Watcher
 from rbtrace_py.session.targets import hazards
+from rbtrace_py.session.targets.confirmation import require
 from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
@@ -80,7 +81,7 @@ class ProbeSession(Starting, ProbeQuery):
         self._tracked: TrackedPids | None = None
         self._engines: list[Engine] = []
         self._meter: CostMeter | None = None
-        self._is_confirmed: bool | None = None
+        self._is_confirmed = False
         self._ended_ns: int | None = None
         self._arming: method_probe_arming.MethodProbeArming | None = None
 
@@ -135,9 +136,8 @@ class ProbeSession(Starting, ProbeQuery):
     def _have_methods_speak(self, probes: Mapping[int, Sequence[Probe]]) -> None:
         """Those that were named; a glob is not worth slowing a process down."""
         if any(map(method_probe_arming.is_silent, self.named(unique(probes)))):
-            confirm = self.options.confirm
             self._arming = method_probe_arming.MethodProbeArming(
-                self.targets.alive(), confirm
+                self.targets.alive(), self.options.confirm
             )
             self.notes += dict.fromkeys(self._arming.notes)
 
@@ -193,10 +193,8 @@ class ProbeSession(Starting, ProbeQuery):
         text = hazards.hazard(self.named(probes))
         if text is None:
             return
-        confirm = self.options.confirm
-        self._is_confirmed = confirm is not None and confirm(text)
-        if not self._is_confirmed:
-            raise hazards.not_confirmed(text)
+        require(self.options.confirm, text, hazards.CMETHOD_HINT)
+        self._is_confirmed = True
 
     def _allowed(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
         """Without those that can harm the target, unless that was confirmed."""

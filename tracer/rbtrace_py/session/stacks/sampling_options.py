@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.session.stacks.ruby_process import KERNEL_MODES, SamplingMode
+from rbtrace_py.session.targets.confirmation import Confirm, accept_none
 
 MAX_RATE = 100_000.0
 MAX_KERNEL_RATE = 10_000.0
@@ -41,7 +41,7 @@ class EventChoice:
     word: str
     every: int = 1
     weight: str | None = None
-    confirm: Callable[[str], bool] | None = None
+    confirm: Confirm = accept_none
     at_any_cost: bool = False
     unit: str | None = None
 

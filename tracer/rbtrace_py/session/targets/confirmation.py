@@ -1,11 +1,14 @@
-"""Confirmation of irreversible effects of tracing methods."""
+"""Confirmation of risks for a process and of irreversible effects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from rbtrace_py.agent.protocol import Map
-from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.errors import RbtraceError
+
+Confirm = Callable[[str], bool]
+"""Gets a risk, and returns whether the user accepts it; it may raise NotConfirmed."""
 
 _JIT_NAME = 8
 """Characters of a compiler's name that are shown."""
@@ -41,25 +44,39 @@ def what_stays(hello: Map, c_calls: bool = False, why_all: str = "") -> list[str
     return texts
 
 
+class NotConfirmed(RbtraceError):
+    """The user did not accept a risk."""
+
+
+def accept_none(text: str) -> bool:
+    """Accept no risk."""
+    return False
+
+
+def require(confirm: Confirm, text: str, hint: str) -> None:
+    """Raise NotConfirmed with ``hint`` unless the user accepts the risk ``text``."""
+    if not confirm(text):
+        raise NotConfirmed(text, hint)
+
+
 class Confirmation:
     """Asks about each text once, whatever the answer: processes come one by one.
 
-    confirm: asked before it is done; None: nobody is there to say yes
+    confirm: asked before it is done
     """
 
-    def __init__(self, confirm: Callable[[str], bool] | None) -> None:
+    def __init__(self, confirm: Confirm = accept_none) -> None:
         self._confirm = confirm
         self._answers: dict[str, bool] = {}
 
     def ask(self, texts: Iterable[str]) -> None:
         """Raises NotConfirmed for the first that is not confirmed."""
         for text in texts:
-            if not self._is_confirmed(text):
-                raise NotConfirmed(text, "Use --yes to do it anyway")
+            require(self._is_confirmed, text, "Use --yes to do it anyway")
 
     def _is_confirmed(self, text: str) -> bool:
         if text not in self._answers:
             # Who is asked may raise, which is a no for the next process too.
             self._answers[text] = False
-            self._answers[text] = self._confirm is not None and self._confirm(text)
+            self._answers[text] = self._confirm(text)
         return self._answers[text]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rbtrace_py.errors import RbtraceError
 from rbtrace_py.model.probes import Probe
 
 _CMETHOD = ("cmethod__entry", "cmethod__return")
@@ -25,10 +24,7 @@ CMETHOD_HAZARD = (
     " freed memory when the program evaluates a lambda literal (a bug in Ruby,"
     " whichever tool attaches)"
 )
-
-
-class NotConfirmed(RbtraceError):
-    """Something that can harm the target was not agreed to."""
+CMETHOD_HINT = "Use --yes to attach anyway; `raise`, `gc` and the others are safe"
 
 
 def is_hazardous(probe: Probe) -> bool:
@@ -42,9 +38,3 @@ def is_hazardous(probe: Probe) -> bool:
 def hazard(probes: Sequence[Probe]) -> str | None:
     """Return the warning to give before attaching to these, or None."""
     return CMETHOD_HAZARD if any(map(is_hazardous, probes)) else None
-
-
-def not_confirmed(text: str) -> NotConfirmed:
-    return NotConfirmed(
-        text, "Use --yes to attach anyway; `raise`, `gc` and the others are safe"
-    )

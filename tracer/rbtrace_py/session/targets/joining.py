@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rbtrace_py.agent.place import NoAgent
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.targets.hazards import NotConfirmed
+from rbtrace_py.session.targets.confirmation import NotConfirmed
 from rbtrace_py.session.targets.notes import skipped
 from rbtrace_py.session.targets.targets import Targets
 
