@@ -11,6 +11,9 @@ module Tracepoint
       # The connection's rights, nil before its proof or the owner's consent.
       attr_reader :level
 
+      # True if it takes one of the server's places.
+      attr_reader :placed
+
       # The command that runs for the client, until it is answered.
       attr_accessor :evaluation
 
@@ -31,31 +34,19 @@ module Tracepoint
         @due = 0.0
         @named = 0
         # Ruby 2.7 warns of variables that were not set.
-        @level = @proof = @copy = nil
+        @level = @placed = @proof = @copy = nil
       end
 
-      def serve
+      # refusal: the answer to each command except `stop`
+      def serve(refusal = nil)
         greet
-        loop { answer(next_request) }
+        refusal ||= Refusal.new("busy", Server::FULL) unless @placed
+        refusal ? serve_stop(refusal) : loop { answer(next_request) }
       rescue Broken => e
         refuse(0, e)
       rescue Gone => e
         # Unlike at the end of a stream there was something that it did not read.
         end_copy if e.cause.is_a?(SystemCallError)
-      end
-
-      # Answer only the command that stops the agent: the thread that accepts connections
-      # serves this one, because no other can begin.
-      def serve_stop(refusal)
-        greet
-        request, map = next_request(Agent.now + GREETING_SECONDS)
-        return answer([request, map]) if map["command"] == "stop"
-
-        refuse(request, refusal)
-      rescue Broken => e
-        refuse(0, e)
-      rescue Gone
-        nil
       end
 
       # Its thread sees the end of the stream, and closes it.
@@ -66,7 +57,7 @@ module Tracepoint
       end
 
       def close
-        Agent.disarm(self)
+        Agent.disarm(self) if armed? # which waits for another connection's arming
         Hold.leave(@peer_pid) if @level
         @wire.socket.close
       rescue IOError
@@ -116,7 +107,8 @@ module Tracepoint
         @proof = nil
         level or raise Broken.new("the client must be able to read this process's memory, or #{Consent::VARIABLE} must " \
                                   "admit it without that", "denied")
-        @server.let_in { @level = level }
+        @server.place { @placed = true }
+        @level = level
       end
 
       def binding_kept
@@ -124,6 +116,14 @@ module Tracepoint
       end
 
       private
+
+      # Answer one request, if it stops the agent.
+      def serve_stop(refusal)
+        request, map = next_request(Agent.now + GREETING_SECONDS)
+        return answer([request, map]) if map["command"] == "stop"
+
+        refuse(request, refusal)
+      end
 
       # Nothing else is answered before.
       def greet

@@ -45,13 +45,10 @@ module Tracepoint
         sleep 0.005 until told.none?(&:evaluation) || Agent.now > deadline
       end
 
-      # The block says that one more has proved.
-      def let_in
-        @lock.synchronize do
-          raise Broken.new(FULL, "busy") if full?
-
-          yield
-        end
+      # Run the block, which takes a place, if one is free. A connection without a place can
+      # only stop the agent: a client that has ended keeps its place until its thread sees that.
+      def place
+        @lock.synchronize { yield if @connections.count(&:placed) < MAX_CONNECTIONS }
       end
 
       # Expect a proof from the process with this pid, by a text whose address it gets
@@ -199,21 +196,13 @@ module Tracepoint
         return socket.close unless uid.zero? || uid == Process.euid || Consent.unknown?(uid)
 
         connection = Connection.new(socket, pid, self, consent_to(pid, uid))
-        if full?
-          connection.refuse(0, Refusal.new("busy", FULL))
-          return socket.close
-        end
         @connections << connection
         connection
       end
 
-      def full?
-        @connections.count(&:level) >= MAX_CONNECTIONS
-      end
-
       # The oldest make room. Nobody else is let in before their threads have ended.
       def end_oldest_greetings
-        while (greeting = @connections.reject(&:level)).size > MAX_GREETING
+        while (greeting = @connections.reject(&:placed)).size > MAX_GREETING
           greeting[0...-MAX_GREETING].each(&:hang_up)
           sleep 0.005
         end
@@ -223,7 +212,7 @@ module Tracepoint
         @thread = start { accept }
         connection
       rescue ThreadError => e
-        serve(connection) { |refused| refused.serve_stop(Refusal.no_thread(e)) }
+        serve(connection, Refusal.no_thread(e))
         raise
       end
 
@@ -231,8 +220,8 @@ module Tracepoint
         @consent if @consent && Consent.same_user?(uid) && Consent.same_pid_namespace?(pid)
       end
 
-      def serve(connection)
-        interruptibly { block_given? ? yield(connection) : connection.serve }
+      def serve(connection, refusal = nil)
+        interruptibly { connection.serve(refusal) }
       ensure
         connection.close
         @connections.delete(connection)

@@ -269,13 +269,32 @@ class AgentSocketTest < Minitest::Test
   def test_eight_connections
     target = target()
     clients = Array.new(8) { connect(target) }
-    ninth = connect(target, greet: false)
-    type, _, request, payload = ninth.read_frame
-    assert_equal [AgentClient::ERROR, 0, "busy"], [type, request, ninth.decode(payload)["code"]]
-    assert_raises(EOFError) { ninth.read_frame }
+    assert_without_place(connect(target))
     clients.each { |client| assert_equal 1, client.call("eval", code: "1")["value"].to_i }
     clients.pop.close
     assert(eventually { again(target) })
+  end
+
+  def assert_without_place(client)
+    error = assert_raises(AgentClient::Refused) { client.call("eval", code: "1") }
+    assert_equal ["busy", "8 connections are open"], [error.code, error.reply["message"]]
+    assert_raises(EOFError) { client.read_frame }
+  end
+
+  # Clients keep their places after they have ended while their threads wait for another arming.
+  def test_a_stop_where_all_places_are_taken
+    target = target(<<~RUBY)
+      BEGUN = Queue.new
+      Tracepoint::Agent::Arming.prepend(Module.new { def call; BEGUN << 1; sleep; end })
+      STEP = -> { BEGUN.pop }
+    RUBY
+    clients = Array.new(8) { connect(target) }
+    clients.each { |client| client.send_request("arm", mode: "ring") }
+    target.step
+    clients.each(&:close)
+    assert_without_place(connect(target))
+    assert_equal({}, connect(target).call("stop"))
+    eventually { !File.exist?(target.path) }
   end
 
   # Whoever has proved nothing takes no place of those who have.
@@ -286,8 +305,7 @@ class AgentSocketTest < Minitest::Test
     connect(target)
     silent.first(12).each { |client| assert_nil client.socket.read(1) }
     proven.each { |client| assert_equal "1", client.call("eval", code: "1")["value"] }
-    refused = connect(target, greet: false).read_frame
-    assert_equal AgentClient::ERROR, refused.first
+    assert_without_place(connect(target))
   end
 
   # Connections that are let in are counted once more when they have proved.
@@ -295,8 +313,10 @@ class AgentSocketTest < Minitest::Test
     target = target()
     greeters = Array.new(2) { connect(target, greet: false) }
     Array.new(7) { connect(target) }
-    assert_equal "eval", greeters.pop.greet_agent(true)["level"]
-    assert_equal "busy", assert_raises(AgentClient::Refused) { greeters.pop.greet_agent(true) }.code
+    assert_equal "eval", greeters.first.greet_agent(true)["level"]
+    assert_equal "1", greeters.first.call("eval", code: "1")["value"]
+    assert_equal "eval", greeters.last.greet_agent(true)["level"]
+    assert_without_place(greeters.last)
   end
 
   # As load.rb has it: no thread of the agent's own needs the GVL then.

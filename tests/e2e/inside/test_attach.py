@@ -23,12 +23,16 @@ from unittest import mock
 import pytest
 from terminal import Terminal
 
+import rubies
 from commands import run as run_apart
 from filtering import EPERM, filtered, forbidding, like_dockers
 from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target, comes_true
 from public_copy import PublicCopy
+from rbtrace_py.agent.client import Agent
 from rbtrace_py.cli.main import main
+from rbtrace_py.linux.process import Process
 from rubies import USER, as_user
+from ruby_builds import EACH as EACH_BUILD
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -184,6 +188,22 @@ with Process({target.pid}) as process, Agent(process) as agent:
     finally:
         tracer.close()
     assert target.step() == "done"
+
+
+@pytest.mark.parametrize("name", EACH_BUILD)
+def test_detach_while_all_places_are_taken(name: str) -> None:
+    with (
+        rubies.running(name, "inside/agent.rb") as busy,
+        Process(busy.pid) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(8):
+            stack.enter_context(Agent(process))
+        _, err, code = run("eval", busy.pid, "1")
+        assert (code, "8 connections are open" in err) == (1, True)
+        _, err, code = run("detach", busy.pid)
+        assert code == 0, err
+        assert run("eval", busy.pid, "1")[2] == 4
 
 
 def test_its_socket_was_taken_away(target: Target) -> None:
