@@ -356,6 +356,10 @@ def test_a_recording_is_appended_to(still: Target, tmp_path: Path) -> None:
         assert found["counters"]["samples"] == number
         assert found["weight"] == sum(stacks.values())
     assert weights[1] > weights[0]
+    os.truncate(path, path.stat().st_size - 5)
+    for is_cut in (True, False):
+        _, err, _ = run("record", still.pid, "-n", 3, "-o", path, "--append")
+        assert (f"{path} was cut off" in " ".join(err.split())) is is_cut
 
 
 def test_a_recording_has_a_name_of_its_own(

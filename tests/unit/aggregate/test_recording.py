@@ -29,6 +29,7 @@ from rbtrace_py.aggregate.sampling import Incomplete, Statistics
 from rbtrace_py.aggregate.tables import MAX_DEPTH
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.stacks import Frame, FrameKind, Sample, SampleFlags, Stack
+from rbtrace_py.session.stacks.report import open_recorded
 from sample_makers import MAIN, START, damage_of, frame, sample, shop
 
 META = Meta(
@@ -150,6 +151,17 @@ def test_appending(path: Path) -> None:
     assert plain(Recording(path)) == plain(shop(2))
 
 
+def test_the_time_between_appended_parts_does_not_count(path: Path) -> None:
+    second = 10**9
+    for began in (START, START + 60 * second):
+        meta = replace(META, started_ns=began)
+        statistics = Statistics(rate=99.0, started_ns=began)
+        with RecordingWriter(path, meta, statistics, append=True):
+            statistics.rounds, statistics.ended_ns = 99, began + second
+    found = open_recorded(str(path)).profile.counts.statistics
+    assert (found.duration_ns, found.achieved_rate) == (2 * second, 99.0)
+
+
 def test_appending_to_nothing(path: Path) -> None:
     write(path, shop(3), append=True)
     assert plain(Recording(path)) == plain(shop(3))
@@ -158,7 +170,12 @@ def test_appending_to_nothing(path: Path) -> None:
 def test_appending_behind_a_cut(path: Path) -> None:
     write(path, shop(3))
     os.truncate(path, path.stat().st_size - 5)
-    write(path, shop(2), append=True)
+    with RecordingWriter(path, META, append=True) as writer:
+        assert writer.follows_cut
+        for each in shop(2):
+            writer.add(each)
+    with RecordingWriter(path, META, append=True) as writer:
+        assert not writer.follows_cut
     assert plain(Recording(path)) == plain([*shop(3), *shop(2)])
 
 

@@ -68,6 +68,7 @@ class RecordingWriter:
 
     statistics: the sampler's own; ``rounds``, ``late``, ``failed`` and ``ended_ns``
         are written with each flush as they stand then
+    follows_cut: True if the file that it appends to lacks its end
     make_room: called where the disk is full; whether to try again
 
     A file that is there is replaced, or with ``append`` gets another section.
@@ -90,7 +91,7 @@ class RecordingWriter:
         self._rows: list[tuple[int, int, int, int, int, int, int]] = []
         self._flush_at = 0
         self._losses = b""
-        self._file = _open(path, meta, append)
+        self._file, self.follows_cut = _open(path, meta, append)
         self._begin_section()
 
     def __enter__(self) -> RecordingWriter:
@@ -197,22 +198,27 @@ class RecordingWriter:
         return node
 
 
-def _open(path: Path_, meta: Meta, append: bool) -> io.FileIO:
-    """The file, locked, with a header, standing where the next section begins."""
+def _open(path: Path_, meta: Meta, append: bool) -> tuple[io.FileIO, bool]:
+    """Return the file, locked and positioned for the next section.
+
+    The second value is True if the section follows one that was cut off.
+    """
+    is_cut = False
     way = os.O_RDWR if append else os.O_WRONLY
     fd = os.open(path, way | os.O_CREAT | os.O_CLOEXEC, 0o644)
     file = io.FileIO(fd, "r+" if append else "w")
     try:
         if stat.S_ISREG(os.fstat(fd).st_mode):
             _lock(file, path)
-            file.truncate(_end(file, str(path), meta) if append else 0)
+            end, is_cut = _end(file, str(path), meta) if append else (0, False)
+            file.truncate(end)
             file.seek(0, os.SEEK_END)
         if not append or not file.tell():
             _write(file, file_header())
     except BaseException:
         file.close()
         raise
-    return file
+    return file, is_cut
 
 
 def _lock(file: io.FileIO, path: Path_) -> None:
@@ -222,26 +228,26 @@ def _lock(file: io.FileIO, path: Path_) -> None:
         raise BadRecording(f"another rbtrace-py is writing {path}") from None
 
 
-def _end(file: io.FileIO, name: str, meta: Meta) -> int:
-    """Return where the last whole block ends; a cut block behind it is overwritten."""
+def _end(file: io.FileIO, name: str, meta: Meta) -> tuple[int, bool]:
+    """Return where the last whole block ends, and whether the file lacks its end."""
     if not os.fstat(file.fileno()).st_size:
-        return 0
+        return 0, False
     buffered = io.BufferedReader(file)
     try:
         check_file_header(buffered.read(FILE_HEADER_SIZE), name)
-        end = FILE_HEADER_SIZE
+        end, is_closed = FILE_HEADER_SIZE, False
         try:
             for kind, payload in blocks(buffered):
                 if kind == BlockType.META:
                     _check_appendable(decode_meta(payload), meta, name)
-                end = buffered.tell()
+                end, is_closed = buffered.tell(), kind == BlockType.END
         except CutOff:
-            pass
+            is_closed = False
         except Damaged as damaged:
             raise BadRecording(
                 f"{name} is damaged ({damaged})", "Record to a new file"
             ) from damaged
-        return end
+        return end, not is_closed
     finally:
         buffered.detach()
 

@@ -16,7 +16,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
-from rbtrace_py.cli.common.output import cannot_write
+from rbtrace_py.cli.common.output import cannot_write, say_note
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.stacks import Sample
@@ -116,6 +116,10 @@ def _record(
         except OSError as error:
             raise cannot_write(path, error) from error
         writers.append(stack.enter_context(writer))
+        if writer.follows_cut:
+            say_note(
+                f"{path} was cut off: the samples after its last block are missing"
+            )
         return _counted(writer, sampling.statistics)
 
     def goes_on() -> bool:

@@ -123,6 +123,7 @@ def open_recorded(path: str, filters: Filters | None = None) -> Recorded:
     known: dict[RubyThread, bool] = {}
     counts.add_all(filters.of(recording, known))
     counts.statistics.take_losses(recording.statistics)
+    counts.statistics.gap_ns = recording.statistics.gap_ns
     counts.statistics.incomplete = recording.statistics.incomplete
     profile = Profile(counts, meta, lambda: filters.of(Recording(path)))
     missing = filters.missing(path, ((each.pid, _name(each)) for each in known))
