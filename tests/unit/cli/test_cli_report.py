@@ -175,11 +175,14 @@ def test_files_named_after_the_recording(folder: Path, name: str, file: str) -> 
 
 def test_output(folder: Path) -> None:
     done = report("one.rbrec", "--format", "folded", "-o", "x", folder=folder)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    wrote = "rbtrace-py: wrote x\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", wrote)
     assert (folder / "x").read_text().count("\n") == 11
     done = report("one.rbrec", "--format", "flamegraph", "-o", "-", folder=folder)
     assert done.stdout.startswith("<svg ")
     assert not (folder / "one.svg").exists()
+    done = report("one.rbrec", "-o", "/dev/null", folder=folder)
+    assert done.stderr == ""
 
 
 def test_the_recording_is_not_written_over(folder: Path) -> None:
@@ -295,7 +298,7 @@ def test_every_format_says_that_a_recording_is_cut_off(
     said = " ".join(done.stderr.split())
     assert (done.returncode, f"cut.rbrec: {CUT}" in said) == (5, True)
     done = report("one.rbrec", "--format", format_, "-o", "out", folder=folder)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "rbtrace-py: wrote out\n")
 
 
 def test_a_difference_to_a_recording_that_is_cut_off(folder: Path) -> None:
@@ -411,7 +414,7 @@ REPORTS = {
 def test_a_result_is_shown_as_its_command_does(tmp_path: Path, name: str) -> None:
     result = write_results(tmp_path)[name]
     done = report(f"{name}.json", "-o", "out", folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, "rbtrace-py: wrote out\n")
     lines = (tmp_path / "out").read_text().splitlines()
     assert lines == list(REPORTS[name](result, PLAIN))
 

@@ -16,7 +16,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
-from rbtrace_py.cli.common.output import cannot_write, say_note
+from rbtrace_py.cli.common.output import cannot_write, say_note, say_wrote
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.stacks import Sample
@@ -134,7 +134,7 @@ def _record(
     except OSError as error:
         raise cannot_write(path, error) from error
     if not options.silent:
-        click.echo(f"rbtrace-py: wrote {path}", err=True)
+        say_wrote(path)
     return s.sum_up(sampling, options)
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import click
-
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
@@ -19,7 +17,13 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.sampling import utc
 from rbtrace_py.aggregate.segments import SegmentsWriter
 from rbtrace_py.cli.common.options import JsonOption
-from rbtrace_py.cli.common.output import Output, cannot_write, opened, say_note
+from rbtrace_py.cli.common.output import (
+    Output,
+    cannot_write,
+    opened,
+    say_note,
+    say_wrote,
+)
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
 from rbtrace_py.report.units import format_count
@@ -272,12 +276,12 @@ class CallRecorder:
             self._writer.close()
         except OSError as error:
             raise cannot_write(self._path, error) from error
-        text = f"rbtrace-py: wrote {self._path}"
+        more = ""
         if isinstance(self._writer, SegmentsWriter) and self._writer.deleted:
             self.deleted = self._writer.deleted
             since_ns = CallsRecording(self._path).meta.started_ns
-            text += f", complete since {utc(since_ns)}"
-        click.echo(text, err=True)
+            more = f", complete since {utc(since_ns)}"
+        say_wrote(self._path, more)
 
     def last_words(self, document: dict[str, object]) -> None:
         """A recording has its own."""

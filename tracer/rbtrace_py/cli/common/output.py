@@ -273,6 +273,11 @@ def say_note(text: str) -> None:
     print(line, file=sys.stderr)
 
 
+def say_wrote(path: str, more: str = "") -> None:
+    """Print which file was written, in a line of its own, which is never broken."""
+    click.echo(f"rbtrace-py: wrote {path}{more}", err=True)
+
+
 def say_ended(targets: Targets) -> None:
     """Say that a session ended as they did; of a program of ours its status is said.
 

@@ -21,6 +21,7 @@ from rbtrace_py.cli.common.output import (
     cannot_write,
     create_bytes,
     say_note,
+    say_wrote,
 )
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import RbtraceError
@@ -145,7 +146,9 @@ def render(
     if not options.idle:
         profile = without_idle(profile)
     own_name = "" if chosen.is_text else stem + chosen.extension
-    with destination(options.output, own_name, inputs, append) as file:
+    with destination(
+        options.output, own_name, inputs, append, options.is_silent
+    ) as file:
         chosen.render(profile, options.of_report(file), file)
     own = profile.counts.statistics
     if own.idle and not (options.is_silent or options.says_losses):
@@ -166,11 +169,12 @@ def destination(
     own_name: str,
     inputs: Iterable[str] = (),
     append: bool = False,
+    is_silent: bool = False,
 ) -> Iterator[BinaryIO]:
     """Yield the stream for bytes: ``-o``, ``own_name``, or standard output for neither.
 
-    Who did not name the file is told its name, and keeps one that is there. Raises
-    RbtraceError if it cannot be written.
+    The name of a new file is printed; if ``is_silent``, only ``own_name``. Raises
+    RbtraceError if the file cannot be written, or if ``own_name`` exists.
     """
     path = output or own_name
     if not path or path == "-":
@@ -182,8 +186,8 @@ def destination(
         raise RbtraceError(f"{path} is there already", "Name a file with -o")
     with create_bytes(path, append) as file:
         yield file
-    if not output:
-        click.echo(f"rbtrace-py: wrote {path}", err=True)
+    if not output or (os.path.isfile(path) and not append and not is_silent):
+        say_wrote(path)
 
 
 def check_inputs(path: str, inputs: Iterable[str]) -> None:
