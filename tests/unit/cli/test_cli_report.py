@@ -75,8 +75,9 @@ def test_a_summary(folder: Path) -> None:
     done = report("one.rbrec", folder=folder)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "% self  % total  name"
-    assert lines[1] == " 50.00    50.00  Order#total /app/order.rb"
+    assert lines[0].startswith("wall time of the threads shown: ")
+    assert lines[1] == "% self  % total  name"
+    assert lines[2] == " 50.00    50.00  Order#total /app/order.rb"
     assert (
         lines[-4] == "  160 samples in 0.4 s, 100.0 of 100 sampling passes per second"
     )
@@ -235,6 +236,41 @@ def test_a_run_queue_is_not_running(tmp_path: Path, queued: ThreadState) -> None
     assert "[main, tid 4211] runnable (40 samples)" in readable
     report("a.rbrec", "--format", "pprof", "-o", "a.pb", folder=tmp_path)
     assert b"runnable" in gzip.decompress((tmp_path / "a.pb").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rows"),
+    [
+        ((), ["52.63    52.63  (run queue)", "42.11    42.11  (sleep)"]),
+        (("runnable",), ["100.00   100.00  Job#work", "0.00   100.00  (run queue)"]),
+        (("sleeping",), ["100.00   100.00  Kernel#sleep", "0.00   100.00  (sleep)"]),
+    ],
+)
+def test_self_of_a_selected_wait_is_the_methods(
+    tmp_path: Path, chosen: tuple[str, ...], rows: list[str]
+) -> None:
+    with RecordingWriter(tmp_path / "a.rbrec", Meta(mode="wall"), Statistics()) as file:
+        file.add(sample("Job#work@/a.rb:4", weight=1))
+        for state, frames, weight in (
+            (ThreadState.RUNNABLE, ("Job#work@/a.rb:4", "m!(run queue)"), 10),
+            (ThreadState.SLEEPING, ("c!Kernel#sleep@/a.rb:9", "m!(sleep)"), 8),
+        ):
+            file.add(sample(*frames, state=state, weight=weight))
+    options = [word for state in chosen for word in ("--state", state)]
+    out = report("a.rbrec", *options, folder=tmp_path).stdout
+    shown = [line.strip().removesuffix(" /a.rb") for line in out.splitlines()[2:4]]
+    assert shown == rows
+    folded = report("a.rbrec", "--format", "folded", *options, folder=tmp_path).stdout
+    assert folded.count(";(") == (1 if chosen else 2)
+
+
+@pytest.mark.parametrize("option", ["--threads", "--states"])
+def test_a_summary_does_not_separate(folder: Path, option: str) -> None:
+    for words in ((), ("--format", "summary-by-line")):
+        done = report("one.rbrec", option, *words, folder=folder)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Use --format folded" in done.stderr
+    assert report("one.rbrec", option, "-o", "x.svg", folder=folder).returncode == 0
 
 
 def test_folding(folder: Path) -> None:

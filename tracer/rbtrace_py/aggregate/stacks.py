@@ -8,7 +8,7 @@ memory is bounded however long it goes on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -246,18 +246,21 @@ class StackCounts:
         found._threads = self._threads
         return found
 
-    def by_method(self) -> list[Share]:
-        """Self and total of each method, the largest self first.
+    def by_method(self, waits: Container[Frame] = ()) -> list[Share]:
+        """Return self and total of each method, the largest self first.
 
-        C functions are one whoever calls them.
+        A C function is one method for all callers. Self time of ``waits`` goes to the
+        frame below.
         """
-        return self._shares(method_key)
+        return self._shares(method_key, waits)
 
-    def by_line(self) -> list[Share]:
-        """Self and total of each line of each method, the largest self first."""
-        return self._shares(lambda frame: frame)
+    def by_line(self, waits: Container[Frame] = ()) -> list[Share]:
+        """Return self and total of each line of each method, the largest self first."""
+        return self._shares(lambda frame: frame, waits)
 
-    def _shares(self, name: Callable[[Frame], object]) -> list[Share]:
+    def _shares(
+        self, name: Callable[[Frame], object], waits: Container[Frame]
+    ) -> list[Share]:
         weights = self._by_node()
         keys: dict[object, int] = {}
         frames: list[Frame] = []
@@ -270,9 +273,11 @@ class StackCounts:
         own: Counter[int] = Counter()
         total: Counter[int] = Counter()
         for node, weight in weights.items():
-            path = [numbers[number] for number in self._tree.path(node)]
+            inner = list(self._tree.path(node))
+            path = [numbers[number] for number in inner]
             if path:
-                own[path[0]] += weight
+                is_wait = len(path) > 1 and self._tree.frames[inner[0]] in waits
+                own[path[is_wait]] += weight
             for key in set(path):
                 total[key] += weight
         found = [Share(frames[key], own[key], total[key]) for key in total]

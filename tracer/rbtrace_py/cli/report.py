@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -28,6 +28,7 @@ from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.file_formats import RECORDING, format_of_file
 from rbtrace_py.report.flamegraph.svg import difference_pieces
 from rbtrace_py.report.formats import FORMATS
+from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.diff import diff_lines
 from rbtrace_py.report.terminal.methods import TOP, methods_report
 from rbtrace_py.report.terminal.result_diff import result_diff_lines
@@ -36,6 +37,7 @@ from rbtrace_py.report.terminal.results import (
     latency_report,
     values_report,
 )
+from rbtrace_py.session.stacks.off_cpu import WAIT_FRAMES
 from rbtrace_py.session.stacks.report import (
     Filters,
     is_recording,
@@ -53,6 +55,16 @@ class _Options(CallReportOptions):
     thread: str | None
     states_: tuple[str, ...]
     pids: tuple[int, ...]
+
+    def of_report(self, stream: BinaryIO) -> ReportOptions:
+        """Return the options of a report whose text goes to ``stream``.
+
+        If only threads off the CPU are selected, methods have the time, not the waits.
+        """
+        found = super().of_report(stream)
+        if not self.states_ or "running" in self.states_:
+            return found
+        return replace(found, waits=WAIT_FRAMES)
 
 
 @click.command("report", options_metavar="[OPTIONS]")
@@ -168,6 +180,7 @@ def _show(
         raise UsageError(
             f"{options.of_calls} works on calls, but {files[0]} has samples"
         )
+    r.check_separate(options)
     recorded = open_recorded(files[0], filters)
     _say(recorded.notes)
     if recorded.missing is not None:
@@ -194,10 +207,10 @@ def _show_result(path: str, filters: Filters, options: _Options) -> None:
 
 
 def _check_result_options(filters: Filters, options: _Options) -> None:
-    if options.format_ or filters.are_set:
+    if options.format_ or filters.are_set or options.threads or options.states:
         raise UsageError(
-            "--format and filters apply to recordings, not to results of latency,"
-            " count or values"
+            "--format, --threads, --states and filters apply to recordings, not to"
+            " results of latency, count or values"
         )
 
 

@@ -30,6 +30,10 @@ class Format:
     render: Render
     says_losses: bool = False
 
+    @property
+    def is_summary(self) -> bool:
+        return self.name.startswith("summary")
+
 
 def _lines(make: Callable[[Profile, ReportOptions], Iterator[str]]) -> Render:
     def render(profile: Profile, options: ReportOptions, file: BinaryIO) -> None:

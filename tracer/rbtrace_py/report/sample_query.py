@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rbtrace_py.model.stacks import Frame
 from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.style import PLAIN, Style
 
@@ -14,6 +15,7 @@ class ReportOptions:
 
     rows: of a table, at most
     by_total: a table has the largest total first, not the largest self
+    waits: frames whose self time a summary adds to the frame below
     """
 
     folding: Folding = field(default_factory=Folding)
@@ -21,3 +23,4 @@ class ReportOptions:
     style: Style = PLAIN
     rows: int | None = None
     by_total: bool = False
+    waits: frozenset[Frame] = frozenset()

@@ -24,7 +24,7 @@ from rbtrace_py.cli.common.output import (
     say_wrote,
 )
 from rbtrace_py.cli.common.writable import check_folder
-from rbtrace_py.errors import RbtraceError
+from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.file_formats import format_of_file
 from rbtrace_py.report.formats import FORMATS, Format
@@ -109,9 +109,21 @@ Reporting = TypeVar("Reporting", bound=ReportingOptions)
 def settled(options: Reporting, default: str) -> Reporting:
     """``--format`` as given, as the name of ``-o`` says, else the default."""
     chosen = options.format_ or format_of_file(options.output) or default
-    if chosen in FORMATS and not FORMATS[chosen].is_text and not options.output:
-        check_folder()
-    return replace(options, format_=chosen)
+    options = replace(options, format_=chosen)
+    if chosen in FORMATS:
+        check_separate(options)
+        if not options.format.is_text and not options.output:
+            check_folder()
+    return options
+
+
+def check_separate(options: ReportingOptions) -> None:
+    """Raise UsageError for --threads or --states of a summary, which has no stacks."""
+    if options.format.is_summary and (options.threads or options.states):
+        raise UsageError(
+            "--threads and --states separate stacks, but a summary has none",
+            "Use --format folded, or select in report with --thread and --state",
+        )
 
 
 separate_options = chain(

@@ -18,18 +18,27 @@ from rbtrace_py.report.terminal.fitting import rows_left, rows_shown
 from rbtrace_py.report.terminal.weights import amount, percent, statistics_lines
 from rbtrace_py.report.text import cut_left, width
 
+_HEADINGS = {
+    "wall": "wall time of the threads shown",
+    "offcpu": "time off the CPU",
+    "gvl": "time that threads waited for the GVL",
+    "calls": "calls shown",
+}
+"""Name of the whole, by mode; ``cpu`` and ``event`` have other headings."""
 _SHORTEST_PLACE = 16
 """Columns that a path has, however long the name is."""
 
 
 def summary_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     """``% self  % total  name`` by method."""
-    yield from _lines(profile, profile.counts.by_method(), options, lines=False)
+    shares = profile.counts.by_method(options.waits)
+    yield from _lines(profile, shares, options, lines=False)
 
 
 def summary_by_line_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
     """``% self  % total  name`` by line."""
-    yield from _lines(profile, profile.counts.by_line(), options, lines=True)
+    shares = profile.counts.by_line(options.waits)
+    yield from _lines(profile, shares, options, lines=True)
 
 
 def _lines(
@@ -62,6 +71,9 @@ def _above(profile: Profile, options: ReportOptions) -> Iterator[str]:
         is_old = by_memory and profile.meta.weights != RUN_TIME
         what = "on CPU or runnable" if is_old else "on CPU"
         yield f"{what}: {share} % of one CPU for the elapsed time"
+    elif profile.meta.mode in _HEADINGS:
+        weight_text = amount(weight, profile.unit)
+        yield f"{_HEADINGS[profile.meta.mode]}: {weight_text}"
     if profile.meta.event:
         yield _event_line(profile)
     yield style.dim("% self  % total  name")

@@ -175,6 +175,7 @@ def _frame(reason: Reason) -> Frame:
 
 
 _FRAMES = {reason: _frame(reason) for reason in Reason} | {Reason.RUN_QUEUE: RUN_QUEUE}
+WAIT_FRAMES = frozenset(_FRAMES.values())
 _REASONS = {frame: reason for reason, frame in _FRAMES.items()}
 
 
