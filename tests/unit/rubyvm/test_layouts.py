@@ -31,6 +31,7 @@ OPTIONAL = {
 RELEASES = {
     (2, 1): 10, (2, 2): 10, (2, 3): 8, (2, 4): 10, (2, 5): 9, (2, 6): 10, (2, 7): 8,
     (3, 0): 7, (3, 1): 7, (3, 2): 11, (3, 3): 11, (3, 4): 11, (4, 0): 5,
+    (4, 1): 0,
 }  # fmt: skip
 """The last patch release each table was compared with, or one after it."""
 
@@ -39,7 +40,7 @@ ALL = [
     for (major, minor), last in RELEASES.items()
     for teeny in range(last + 1)
 ]
-MEASURED = ("2.7.4", "3.0.7", "3.1.2", "3.2.9", "3.3.8", "3.4.11", "4.0.5")
+MEASURED = ("2.7.4", "3.0.7", "3.1.2", "3.2.9", "3.3.8", "3.4.11", "4.0.5", "4.1.0")
 """Rubies whose stacks were read with these offsets and found equal to their own."""
 
 each_release = pytest.mark.parametrize(
@@ -157,76 +158,76 @@ def row(values: str) -> list[int | None]:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("ec_vm_stack", "0 0 0 0 0 0 0"),
-        ("ec_vm_stack_size", "8 8 8 8 8 8 8"),
-        ("ec_cfp", "16 16 16 16 16 16 16"),
-        ("ec_thread", "56 56 48 48 48 48 48"),
-        ("cfp_size", "56 56 64 64 56 56 56"),
-        ("cfp_pc", "0 0 0 0 0 0 0"),
-        ("cfp_sp", "8 8 8 8 8 8 8"),
-        ("cfp_iseq", "16 16 16 16 16 16 16"),
-        ("cfp_self", "24 24 24 24 24 24 24"),
-        ("cfp_ep", "32 32 32 32 32 32 32"),
-        ("th_vm", "24 32 32 32 32 32 32"),
-        ("th_ec", "32 40 40 48 48 48 48"),
-        ("th_self", "16 16 16 16 16 16 16"),
-        ("th_ractor", "- 24 24 24 24 24 24"),
-        ("th_list_node", "0 0 0 0 0 0 0"),
-        ("th_native_thread", "- - - 40 40 40 40"),
-        ("nt_tid", "- - - 16 24 24 24"),
-        ("th_status", "80 88 92 112 240 240 248"),
-        ("vm_threads", "312 - - - - - -"),
-        ("vm_running_thread", "200 - - - - - -"),
-        ("vm_main_thread", "192 40 40 40 40 40 40"),
-        ("vm_ractors", "- 8 8 8 8 8 8"),
-        ("vm_main_ractor", "- 32 32 32 32 32 32"),
-        ("ractor_threads", "- 304 304 304 256 256 184"),
-        ("ractor_running_ec", "- 520 520 520 384 384 312"),
-        ("ractor_main_thread", "- 528 528 528 392 392 320"),
-        ("ractor_list_node", "- 568 568 568 432 432 360"),
-        ("iseq_body", "16 16 16 16 16 16 16"),
-        ("body_type", "0 0 0 0 0 0 0"),
-        ("body_size", "4 4 4 4 4 4 4"),
-        ("body_encoded", "8 8 8 8 8 8 8"),
-        ("body_path", "64 64 64 64 64 64 64"),
-        ("body_base_label", "72 72 72 72 72 72 72"),
-        ("body_label", "80 80 80 80 80 80 80"),
-        ("body_first_line", "88 88 88 88 88 88 88"),
-        ("body_lines", "120 120 120 112 112 112 112"),
-        ("body_line_positions", "128 128 128 120 120 120 120"),
-        ("body_line_count", "136 136 136 128 128 128 128"),
-        ("body_line_index", "144 144 144 136 136 136 136"),
-        ("line_size", "8 8 12 12 12 12 12"),
-        ("body_parent", "168 168 168 160 160 160 168"),
-        ("body_local", "176 176 176 168 168 168 176"),
-        ("me_flags", "0 0 0 0 0 0 0"),
-        ("me_defined_class", "8 8 8 8 8 8 8"),
-        ("me_def", "16 16 16 16 16 16 16"),
-        ("me_called_id", "24 24 24 24 24 24 24"),
-        ("me_owner", "32 32 32 32 32 32 32"),
-        ("def_type", "0 0 0 0 0 0 0"),
-        ("def_body", "8 8 8 8 8 8 8"),
-        ("def_original_id", "32 32 32 32 32 32 32"),
-        ("class_ext", "24 24 24 - - - -"),
-        ("ext_ivars", "8 8 8 - - - -"),
-        ("class_path", "- - - - 152 152 152"),
-        ("class_attached", "- - - - 128 128 136"),
-        ("symbols_last_id", "0 0 0 0 0 0 0"),
-        ("symbols_ids", "16 16 16 16 16 16 16"),
-        ("th_locking_mutex", "248 256 264 216 344 344 352"),
-        ("th_scheduler", "- 368 336 288 416 432 432"),
-        ("th_gvl_node", "88 96 104 56 72 72 72"),
-        ("gvl_queue", "56 384 384 384 344 344 272"),
-        ("gvl_holder", "8 336 336 336 328 328 256"),
-        ("mutex_owner", "0 0 0 0 0 0 8"),
-        ("mutex_serial", "- - - - - - 0"),
-        ("ec_serial", "- - - - - - 56"),
-        ("io_fd", "8 16 16 16 16 16 16"),
-        ("io_pid", "16 24 24 24 24 24 24"),
-        ("locals_names", "152 152 152 144 144 144 144"),
-        ("locals_params", "16 16 16 16 16 16 16"),
-        ("locals_block", "44 44 44 44 44 44 44"),
-        ("locals_count", "232 232 240 232 232 232 240"),
+        ("ec_vm_stack", "0 0 0 0 0 0 0 0"),
+        ("ec_vm_stack_size", "8 8 8 8 8 8 8 8"),
+        ("ec_cfp", "16 16 16 16 16 16 16 16"),
+        ("ec_thread", "56 56 48 48 48 48 48 48"),
+        ("cfp_size", "56 56 64 64 56 56 56 56"),
+        ("cfp_pc", "0 0 0 0 0 0 0 0"),
+        ("cfp_sp", "8 8 8 8 8 8 8 8"),
+        ("cfp_iseq", "16 16 16 16 16 16 16 16"),
+        ("cfp_self", "24 24 24 24 24 24 24 24"),
+        ("cfp_ep", "32 32 32 32 32 32 32 32"),
+        ("th_vm", "24 32 32 32 32 32 32 32"),
+        ("th_ec", "32 40 40 48 48 48 48 48"),
+        ("th_self", "16 16 16 16 16 16 16 16"),
+        ("th_ractor", "- 24 24 24 24 24 24 24"),
+        ("th_list_node", "0 0 0 0 0 0 0 0"),
+        ("th_native_thread", "- - - 40 40 40 40 40"),
+        ("nt_tid", "- - - 16 24 24 24 24"),
+        ("th_status", "80 88 92 112 240 240 248 248"),
+        ("vm_threads", "312 - - - - - - -"),
+        ("vm_running_thread", "200 - - - - - - -"),
+        ("vm_main_thread", "192 40 40 40 40 40 40 40"),
+        ("vm_ractors", "- 8 8 8 8 8 8 8"),
+        ("vm_main_ractor", "- 32 32 32 32 32 32 32"),
+        ("ractor_threads", "- 304 304 304 256 256 184 240"),
+        ("ractor_running_ec", "- 520 520 520 384 384 312 376"),
+        ("ractor_main_thread", "- 528 528 528 392 392 320 384"),
+        ("ractor_list_node", "- 568 568 568 432 432 360 432"),
+        ("iseq_body", "16 16 16 16 16 16 16 16"),
+        ("body_type", "0 0 0 0 0 0 0 0"),
+        ("body_size", "4 4 4 4 4 4 4 4"),
+        ("body_encoded", "8 8 8 8 8 8 8 8"),
+        ("body_path", "64 64 64 64 64 64 64 64"),
+        ("body_base_label", "72 72 72 72 72 72 72 72"),
+        ("body_label", "80 80 80 80 80 80 80 80"),
+        ("body_first_line", "88 88 88 88 88 88 88 88"),
+        ("body_lines", "120 120 120 112 112 112 112 112"),
+        ("body_line_positions", "128 128 128 120 120 120 120 120"),
+        ("body_line_count", "136 136 136 128 128 128 128 128"),
+        ("body_line_index", "144 144 144 136 136 136 136 136"),
+        ("line_size", "8 8 12 12 12 12 12 12"),
+        ("body_parent", "168 168 168 160 160 160 168 168"),
+        ("body_local", "176 176 176 168 168 168 176 176"),
+        ("me_flags", "0 0 0 0 0 0 0 0"),
+        ("me_defined_class", "8 8 8 8 8 8 8 8"),
+        ("me_def", "16 16 16 16 16 16 16 16"),
+        ("me_called_id", "24 24 24 24 24 24 24 24"),
+        ("me_owner", "32 32 32 32 32 32 32 32"),
+        ("def_type", "0 0 0 0 0 0 0 0"),
+        ("def_body", "8 8 8 8 8 8 8 8"),
+        ("def_original_id", "32 32 32 32 32 32 32 32"),
+        ("class_ext", "24 24 24 - - - - -"),
+        ("ext_ivars", "8 8 8 - - - - -"),
+        ("class_path", "- - - - 152 152 152 48"),
+        ("class_attached", "- - - - 128 128 136 128"),
+        ("symbols_last_id", "0 0 0 0 0 0 0 0"),
+        ("symbols_ids", "16 16 16 16 16 16 16 16"),
+        ("th_locking_mutex", "248 256 264 216 344 344 352 360"),
+        ("th_scheduler", "- 368 336 288 416 432 432 440"),
+        ("th_gvl_node", "88 96 104 56 72 72 72 72"),
+        ("gvl_queue", "56 384 384 384 344 344 272 336"),
+        ("gvl_holder", "8 336 336 336 328 328 256 312"),
+        ("mutex_owner", "0 0 0 0 0 0 8 8"),
+        ("mutex_serial", "- - - - - - 0 0"),
+        ("ec_serial", "- - - - - - 56 56"),
+        ("io_fd", "8 16 16 16 16 16 16 16"),
+        ("io_pid", "16 24 24 24 24 24 24 24"),
+        ("locals_names", "152 152 152 144 144 144 144 144"),
+        ("locals_params", "16 16 16 16 16 16 16 16"),
+        ("locals_block", "44 44 44 44 44 44 44 44"),
+        ("locals_count", "232 232 240 232 232 232 240 240"),
     ],
 )
 def test_offsets_are_those_measured(name: str, values: str) -> None:
@@ -236,9 +237,9 @@ def test_offsets_are_those_measured(name: str, values: str) -> None:
 
 def test_traits_are_those_measured() -> None:
     traits = [table_for(version).traits for version in MEASURED]
-    assert [t.qnil for t in traits] == row("8 8 8 4 4 4 4")
-    assert [t.singleton_bit for t in traits] == row("12 12 12 12 12 13 13")
-    assert [t.first_line_is_fixnum for t in traits] == [True] * 3 + [False] * 4
+    assert [t.qnil for t in traits] == row("8 8 8 4 4 4 4 4")
+    assert [t.singleton_bit for t in traits] == row("12 12 12 12 12 13 13 13")
+    assert [t.first_line_is_fixnum for t in traits] == [True] * 3 + [False] * 5
     assert {(t.iseq_imemo, t.ment_imemo, t.svar_imemo) for t in traits} == {(7, 6, 2)}
     assert {t.local_flag for t in traits} == {2}
     assert {t.frame_magic_mask for t in traits} == {0x7FFF0001}
@@ -298,7 +299,7 @@ def test_4_0_6_moved_what_stands_behind_two_additions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "near"), [("4.1.0", "4.0"), ("2.0.0", "2.1"), ("1.9.3", "2.1")]
+    ("version", "near"), [("4.2.0", "4.1"), ("2.0.0", "2.1"), ("1.9.3", "2.1")]
 )
 def test_an_unknown_version_names_the_nearest(version: str, near: str) -> None:
     with pytest.raises(UnknownRuby) as caught:

@@ -101,7 +101,8 @@ def attach(
         symbols = find_symbols(memory, ruby)
         sources = LayoutSources(ruby, version)
         zjit = find_zjit(ruby)
-        if sources.is_newer:
+        is_unknown = sources.is_newer or sources.table.traits.has_jit_frames
+        if is_unknown:
             _refuse_zjit(process, memory, zjit, ruby.path)
         _ask(sources, process, ruby, saved, source)
         verdict = sources.resolve(
@@ -127,7 +128,7 @@ def attach(
             (*sources.notes, *_notes(symbols)),
             tuple(sources.evidence),
             zjit,
-            sources.is_newer,
+            is_unknown,
         )
 
 

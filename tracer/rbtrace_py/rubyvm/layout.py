@@ -133,6 +133,13 @@ class Traits:
     """A Mutex names the thread that holds it (2.7, 4.0), not the fiber (3.0 to 3.4)."""
     autoloads_without_mutex: bool = True
     """Who waits for an autoload sleeps, with no Mutex to show (3.1 and earlier)."""
+    symbols_in_data: bool = False
+    """The arrays in the table of symbols are C arrays of typed objects, with a
+    symbol before its string (4.1 and later)."""
+    data_may_be_embedded: bool = False
+    """Some typed objects contain their C structure (Monitor in 4.1)."""
+    has_jit_frames: bool = False
+    """While ZJIT is on, pc and iseq of a frame are in its JITFrame (4.1 and later)."""
     c_traced: tuple[str, ...] = ()
     """Path and name of each method with ``Primitive.attr! :c_trace``, whose frames have
     their caller's path and line (3.4 with YJIT)."""
@@ -294,7 +301,9 @@ class Offsets:
     ec_serial: int | None = None
     """Offset of an execution context's serial number, one for each fiber (4.0)."""
     queue_items: int | None = None
-    """Offset of the Array of what is in a queue."""
+    """Offset of the Array of what is in a queue (up to 4.0)."""
+    queue_length: int | None = None
+    """Offset of the number of items in a queue (4.1)."""
     queue_waiting: int | None = None
     """Offset of the number of threads that wait to take from a queue, an int."""
     queue_pushing: int | None = None
@@ -329,6 +338,9 @@ class Table:
     """By name of ``Offsets``; an absent field is absent."""
     newest: int
     """The newest patch release that it was verified with."""
+    development: str = ""
+    """The day of the development branch's revision that it was verified with, if that
+    was not a release."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,12 @@ class LayoutSources:
                 f"Ruby {self._version.text} is newer than {known}, the newest"
                 " verified version; its memory matches that layout"
             )
+        elif table.development:
+            version = "{}.{}".format(*table.version)
+            self.notes.append(
+                f"the layout of Ruby {version} is of its development branch of"
+                f" {table.development}; this program's memory matches it"
+            )
         return table
 
     def add_saved(self, saved: SavedLayout) -> None:

@@ -179,6 +179,7 @@ _UNIT = 512
 """ID_ENTRY_UNIT (symbol.c): serial numbers in each array of the table."""
 
 _T_ARRAY = 7
+_T_DATA = 0xC
 _T_STRING = 5
 _EMBEDDED_ARRAY = 1 << 13
 
@@ -194,12 +195,31 @@ def _resolves(memory: Memory, address: int) -> bool:
         if not arrays:
             return False
         entries = read_array(memory, arrays[0], 2 * _UNIT)
+        if not entries:
+            entries = _strings_in_data(memory, arrays[0])
         return all(
             2 * serial < len(entries) and _is_string(memory, entries[2 * serial], name)
             for serial, name in KNOWN_IDS.items()
         )
     except UnreadableMemory:
         return False
+
+
+def _strings_in_data(memory: Memory, value: int) -> list[int]:
+    """Return what a typed object has instead of such an Array (4.1), from the first
+    string on; [] if it is none.
+
+    struct RTypedData {flags, klass, fields, type, data}; data is an rb_darray {size,
+    capa, {symbol, string} ...}.
+    """
+    if not is_pointer(value):
+        return []
+    flags, *_, data = struct.unpack("<5Q", memory.read(value, 40))
+    if flags & 0x1F != _T_DATA or not is_pointer(data):
+        return []
+    if read_word(memory, data) != _UNIT:
+        return []
+    return list(memoryview(memory.read(data + 24, 16 * _UNIT - 8)).cast("Q"))
 
 
 def read_array(memory: Memory, value: int, most: int) -> list[int]:

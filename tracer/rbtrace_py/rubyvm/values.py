@@ -28,6 +28,10 @@ _NOEMBED = 1 << 13
 _ARRAY_EMBEDDED = 1 << 13
 """RARRAY_EMBED_FLAG: FL_USER1."""
 
+_EMBEDDED = 1
+"""TYPED_DATA_EMBEDDED: a flag in the pointer to a typed object's type, which comes
+before the data (rtypeddata.h of 4.0 and later)."""
+
 _FLONUM = 2
 """RUBY_FLONUM_FLAG: a Float within the VALUE, of 64 bits."""
 _ZERO = 0x8000000000000002
@@ -154,7 +158,10 @@ class Values:
         offset = self.offsets.data_pointer
         if offset is None or self.type_of(value) != T_DATA:
             return 0
-        return self.u64(value + offset)
+        is_embedded = self.traits.data_may_be_embedded and (
+            self.u64(value + offset - 8) & _EMBEDDED
+        )
+        return value + offset if is_embedded else self.u64(value + offset)
 
     def descriptor(self, value: int) -> int | None:
         """Return an IO's descriptor; None for what is no IO, or is not open."""
@@ -224,7 +231,17 @@ class Values:
         entries = self.element(arrays, serial // _IDS_PER_ARRAY)
         if entries is None:
             return None
+        if self.traits.symbols_in_data:
+            return self._string_in_data(entries, serial % _IDS_PER_ARRAY)
         return self.element(entries, serial % _IDS_PER_ARRAY * 2)
+
+    def _string_in_data(self, entries: int, place: int) -> int | None:
+        """Return the string of one ``struct sym_id_entry`` of an rb_darray, which
+        begins with its size and its capacity (4.1, symbol.c and darray.h)."""
+        data = self.structure(entries)
+        if not data or place >= self.u64(data):
+            return None
+        return self.u64(data + 16 + 16 * place + 8)
 
     def _string_of_id(self, number: int) -> int | None:
         """2.1: ``global_symbols.id_str`` is an st_table (parse.c)."""

@@ -22,6 +22,7 @@ VERSIONS = (
     *((2, minor) for minor in range(1, 8)),
     *((3, minor) for minor in range(5)),
     (4, 0),
+    (4, 1),
 )
 """Those that have a file, ascending."""
 
@@ -56,7 +57,8 @@ def table_for(version: str) -> Table:
     for first, differences in getattr(module, "CHANGES", {}).items():
         if teeny >= first:
             fields = changed(fields, differences)
-    return Table((major, minor), module.TRAITS, fields, module.NEWEST)
+    development = getattr(module, "DEVELOPMENT", "")
+    return Table((major, minor), module.TRAITS, fields, module.NEWEST, development)
 
 
 def _unknown(version: str, minor: tuple[int, int]) -> UnknownRuby:

@@ -73,7 +73,7 @@ _MOST_HOOK_FRAMES = 64
 
 def kind_of_call(name: str) -> WaitKind | None:
     """Return what a method of Ruby itself waits for; None where that is not known."""
-    kind = WaitKind.MUTEX if name in MONITORS else None
+    kind = WaitKind.MUTEX if plain(name) in MONITORS else None
     return WAITING.get(plain(name), kind)
 
 

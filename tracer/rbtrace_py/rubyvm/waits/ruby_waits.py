@@ -196,7 +196,7 @@ class RubyWaits:
     ) -> RubyWait:
         """A Monitor is what people know, not the Mutex in it; or a file, of require."""
         call = native_name(shown[0]) if shown else ""
-        if call in MONITORS:
+        if plain(call) in MONITORS:
             return self._of_mutex(mutex, shown[0].receiver, call)
         found = self._of_mutex(mutex, mutex, call)
         if call not in REQUIRES:
@@ -273,7 +273,7 @@ class RubyWaits:
         kind = WAITING.get(plain(call))
         if kind is WaitKind.MUTEX:
             return self._of_mutex(receiver, receiver, call)
-        if call in MONITORS:
+        if plain(call) in MONITORS:
             structure = self._values.structure(receiver)
             mutex = self._values.u64(structure + _MONITOR_MUTEX) if structure else 0
             return self._of_mutex(mutex, receiver, call)
@@ -307,10 +307,13 @@ class RubyWaits:
         found = self._about(WaitKind.QUEUE, call, queue)
         values, offsets = self._values, self._offsets
         structure = values.structure(queue)
-        if not structure or offsets.queue_items is None:
+        if not structure:
             return found
-        items = values.array(values.u64(structure + offsets.queue_items))
-        found = found._replace(length=None if items is None else items[1])
+        if offsets.queue_length is not None:
+            found = found._replace(length=values.u64(structure + offsets.queue_length))
+        elif offsets.queue_items is not None:
+            items = values.array(values.u64(structure + offsets.queue_items))
+            found = found._replace(length=None if items is None else items[1])
         is_push = call.rpartition("#")[2] in PUSHES
         count = offsets.queue_pushing if is_push else offsets.queue_waiting
         if count is not None:

@@ -1,0 +1,55 @@
+"""Ruby 4.1, x86-64: of its development branch, as no release is out.
+
+Verified: DWARF of a build of 28 July 2026 (120c8fa88c), and its running program. The
+release may move members.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rbtrace_py.rubyvm.layout import Field, changed
+from rbtrace_py.rubyvm.layouts import ruby_4_0 as before
+
+NEWEST = 0
+"""The newest patch release that this was made for."""
+
+DEVELOPMENT = "28 July 2026"
+"""The day of the development branch's revision that this was verified with."""
+
+TRAITS = replace(
+    before.TRAITS,
+    symbols_in_data=True,
+    data_may_be_embedded=True,
+    has_jit_frames=True,
+)
+
+FIELDS = changed(
+    before.FIELDS,
+    {
+        "cfp_iseq": Field(16, "rb_control_frame_t._iseq"),
+        "th_name": 456,
+        "th_root_fiber": 432,
+        "th_locking_mutex": 360,
+        "th_scheduler": 440,
+        "vm_objspace": 1368,
+        "ractor_threads": 240,
+        "ractor_running_ec": 376,
+        "ractor_main_thread": 384,
+        "ractor_list_node": 432,
+        "gvl_queue": 336,
+        "gvl_holder": 312,
+        "class_path": 48,
+        "class_attached": 128,
+        "fiber_ec": 88,
+        "fiber_prev": 544,
+        "fiber_status": 560,
+        "objspace_flags": 76,
+        "objspace_count": 2168,
+        "queue_items": None,
+        "queue_length": Field(32, "rb_queue.len"),
+        "queue_waiting": 56,
+        "queue_pushing": 64,
+        "queue_most": 88,
+    },
+)
