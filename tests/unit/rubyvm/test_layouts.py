@@ -91,7 +91,7 @@ SMALL = {
     "th_status", "nt_tid", "body_type", "body_size", "body_line_count", "line_number",
     "line_position", "def_type", "fiber_status", "objspace_flags", "objspace_gc_bit",
     "body_first_line", "body_last_line", "queue_waiting", "queue_pushing", "io_fd",
-    "io_pid", "locals_count", "locals_block",
+    "io_pid", "locals_count", "locals_block", "jit_frame_map_size",
 }  # fmt: skip
 """Members that are no words of 8 bytes."""
 

@@ -44,7 +44,7 @@ _SETTLING_SECONDS = 0.0005
 """A walk that has begun is over after that, where it cannot be preempted."""
 _LONGEST_SETTLING_SECONDS = 1.0
 
-_RUBY = struct.Struct("<q5Q 20I QQ")
+_RUBY = struct.Struct("<q5Q 20I QQQ")
 _KEY = struct.Struct("<QQQQQ")
 _HEAD = struct.Struct("<QQQQQ QQ II Q")
 _INTERVAL = struct.Struct("<QQQQQ QQQQ")
@@ -128,6 +128,7 @@ class StackWalker(Closing):
         self, stack: ExitStack, flags: Mapping[str, int], numbers: Mapping[str, int]
     ) -> tuple[Program, ExitStack]:
         """Attach all; apart what walks, which ends before the rest."""
+        self.can_walk_zjit = bool(flags["MAY_GOTO"])
         has_switches = self._weighing.has_switches
         flags = {**flags, "SWITCHES": has_switches}
         program = Program("stacks.c", _maps(self._weighing), flags, numbers)
@@ -413,5 +414,6 @@ def _packed(layout: WalkLayout) -> bytes:
         layout.gvl_queue,
         layout.gvl_node,
         layout.queue,
+        layout.zjit,
         layout.gvl_holder,
     )

@@ -19,7 +19,9 @@ class WalkLayout:
     running: address of the word with the thread that has the GVL, up to 2.7; else 0
     ec_…, cfp_…, th_…, ractor_…: as ``rubyvm.layout.Offsets`` has them; cfp_jit_return:
         None where there is no such member
-    has_zjit: ZJIT is on
+    has_zjit: ZJIT is on, and no pc of an innermost frame is up to date (4.0)
+    zjit: address of the word that is not 0 while ZJIT keeps pc and iseq of its frames
+        in JITFrames (4.1); 0: it never does
     gvl_queue, gvl_node: of the queue for the GVL in a ractor, and of a place in it in a
         thread; 0: not known
     queue: address of the queue, up to 2.7; else 0
@@ -49,6 +51,7 @@ class WalkLayout:
     th_ractor: int
     ractor_running_ec: int
     has_zjit: bool
+    zjit: int
     imemo_mask: int
     method_entry: int
     follows: bool
@@ -124,7 +127,8 @@ class WalkedStack(NamedTuple):
     thread, fiber: addresses of rb_thread_t and rb_fiber_t
     frames: four words per frame, the newest first: iseq, pc (0: not up to date), method
         entry (or a cref or svar), flags; None: the frames were sent before, with the
-        same key
+        same key. Where pc is 1, the first word is the address of a JITFrame, 0 of a C
+        function
     kernel_frames: addresses of the kernel's frames, the newest first, with ``frames``
     collecting: 0, or 1 + ``enum gc_mode`` of the collection in progress
     is_cut: older frames are missing

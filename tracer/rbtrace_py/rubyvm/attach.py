@@ -24,6 +24,7 @@ from rbtrace_py.rubyvm.roots import (
     find_symbols,
     find_vm,
     find_zjit,
+    may_hide_zjit,
     read_word,
 )
 from rbtrace_py.rubyvm.saved import SavedLayout
@@ -40,7 +41,9 @@ class Attached:
     notes: what a user should know, a line each
     evidence: files that were read, and sources that disagree, a line each
     zjit: the word that says whether ZJIT is on, None where there is no ZJIT
-    is_newer: is it of a minor version newer than is known? ``check_zjit`` then
+    is_unknown_zjit: frames of ZJIT cannot be trusted, see ``check_zjit``: of a minor
+        version newer than is known, or of one that keeps them in JITFrames, where
+        nothing says whether ZJIT is on
     """
 
     version: Version
@@ -54,7 +57,7 @@ class Attached:
     notes: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     zjit: Root | None = None
-    is_newer: bool = False
+    is_unknown_zjit: bool = False
 
     @property
     def vm_address(self) -> int:
@@ -101,7 +104,9 @@ def attach(
         symbols = find_symbols(memory, ruby)
         sources = LayoutSources(ruby, version)
         zjit = find_zjit(ruby)
-        is_unknown = sources.is_newer or sources.table.traits.has_jit_frames
+        is_unknown = sources.is_newer or (
+            sources.table.traits.has_jit_frames and may_hide_zjit(ruby)
+        )
         if is_unknown:
             _refuse_zjit(process, memory, zjit, ruby.path)
         _ask(sources, process, ruby, saved, source)
@@ -111,6 +116,7 @@ def attach(
                 vm.address,
                 None if symbols is None else symbols.address,
                 find_object_class(memory, ruby),
+                None if zjit is None else zjit.address,
             ),
         )
         wrong = verdict.contradiction
@@ -137,7 +143,7 @@ def check_zjit(process: Process, memory: Memory, attached: Attached) -> None:
 
     To be called now and then, as what is read with it is wrong.
     """
-    if attached.is_newer:
+    if attached.is_unknown_zjit:
         _refuse_zjit(process, memory, attached.zjit, attached.path)
 
 
@@ -202,9 +208,9 @@ def _refusal(
 def _refuse_zjit(
     process: Process, memory: Memory, zjit: Root | None, path: str
 ) -> None:
-    """Raise UnknownRuby if ZJIT is on, or may be, in a version newer than is known.
+    """Raise UnknownRuby if ZJIT is on, or may be, and its frames are unknown.
 
-    In 4.1's development pc and iseq of a control frame are stale under ZJIT.
+    From 4.1 on pc and iseq of a control frame are stale under ZJIT.
     """
     if zjit is None:
         # Nothing says which JIT it is that has code of its own.
@@ -216,7 +222,7 @@ def _refuse_zjit(
         is_on = read_word(memory, zjit.address) != 0
     if is_on:
         raise UnknownRuby(
-            f"{path} is newer than supported and may run ZJIT, whose frames cannot"
-            " be trusted",
+            f"{path} may run ZJIT, whose frames cannot be trusted: its version is newer"
+            " than supported, or its symbols are missing",
             "Run it without --zjit, or use a newer rbtrace-py",
         )

@@ -39,7 +39,8 @@ _FIBER_BITS = 1 << 8
 """The word with ``rb_fiber_t.status`` has two bits of it and a few flags."""
 _FLAG_BITS = 1 << 24
 """``rb_objspace_t.flags`` has fewer bits than that."""
-_WALKED = ("cfp_", "iseq_", "body_", "line_", "me_", "def_", "call_", "th_status")
+_WALKED = ("cfp_", "iseq_", "body_", "line_", "me_", "def_", "call_", "th_status",
+           "jit_frame_")  # fmt: skip
 """Fields that only a walk reaches begin so."""
 
 
@@ -62,11 +63,13 @@ class Roots:
     vm: address of ``rb_vm_t``
     symbols: of the global symbol table, None where it was not found
     object_class: ``rb_cObject``, None where not known
+    zjit: of the word that says whether ZJIT is on, None where there is no ZJIT
     """
 
     vm: int
     symbols: int | None = None
     object_class: int | None = None
+    zjit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +329,10 @@ class _Checks:
     def stack(self) -> None:
         """The main thread's stack can be walked, and does not contradict itself."""
         self.used |= {name for name in Offsets.__slots__ if name.startswith(_WALKED)}
-        vm = RubyVM(self.memory, self.layout, self.roots.vm, self.roots.symbols)
+        roots = self.roots
+        vm = RubyVM(
+            *(self.memory, self.layout, roots.vm, roots.symbols), zjit=roots.zjit
+        )
         # A program that switches fibers has another stack than a moment before.
         samples = (vm.sample(_Thread(self.main)) for _ in range(_READS))
         walked = next((one for one in samples if one is not None), None)

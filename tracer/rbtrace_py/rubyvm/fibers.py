@@ -220,7 +220,7 @@ class Fibers:
             return []
         vm, end = self._vm, monotonic() + MOST_SECONDS
         memory = _FiberThreads(vm.memory, vm.layout.offsets.th_ec, fibers)
-        reader = RubyVM(memory, vm.layout, vm.vm, self._symbols)
+        reader = RubyVM(memory, vm.layout, vm.vm, self._symbols, zjit=vm.zjit)
         threads = [_Address(memory.address(index)) for index in range(len(fibers))]
         found: list[Walked | None] = []
         while len(found) < len(fibers) and monotonic() < end:

@@ -93,7 +93,7 @@ class FrameTree:
     """
 
     def __init__(self, values: Values) -> None:
-        self._values = values
+        self.values = self._values = values
         self._iseqs = Iseqs(values)
         self._names = Names(values, self._iseqs)
         traits = values.traits

@@ -156,7 +156,7 @@ class Offsets:
     rb_method_definition_t, class: RClass, ext: rb_classext_t, symbols: the global
     symbol table, fiber: rb_fiber_t, call: rb_call_data, objspace: rb_objspace, mutex:
     rb_mutex_t, queue: rb_queue and rb_szqueue, data: RTypedData, file: RFile, io:
-    rb_io_t, locals: the body again.
+    rb_io_t, locals: the body again, jit_frame: zjit_jit_frame.
     ``…_size`` without a structure's member is the size of the structure.
     """
 
@@ -300,8 +300,14 @@ class Offsets:
     """Offset of the serial number of the execution context that holds it (4.0)."""
     ec_serial: int | None = None
     """Offset of an execution context's serial number, one for each fiber (4.0)."""
+    jit_frame_pc: int | None = None
+    jit_frame_iseq: int | None = None
+    jit_frame_map_size: int | None = None
+    """Offset of the number of entries of a JITFrame's stack map, a u32 (4.1)."""
+    jit_frame_map: int | None = None
+    """Offset of the stack map's first entry (4.1)."""
     queue_items: int | None = None
-    """Offset of the Array of what is in a queue (up to 4.0)."""
+    """Offset of the Array with a queue's items (up to 4.0)."""
     queue_length: int | None = None
     """Offset of the number of items in a queue (4.1)."""
     queue_waiting: int | None = None
@@ -339,8 +345,8 @@ class Table:
     newest: int
     """The newest patch release that it was verified with."""
     development: str = ""
-    """The day of the development branch's revision that it was verified with, if that
-    was not a release."""
+    """The day of the revision of the development branch that verified it; empty if a
+    release did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,15 @@ def find_zjit(ruby: Ruby) -> Root | None:
     return None if address is None else Root(address, "rb_zjit_entry")
 
 
+def may_hide_zjit(ruby: Ruby) -> bool:
+    """Return whether ZJIT may be on although ``find_zjit`` finds nothing.
+
+    YJIT and ZJIT are exported alike, so a Ruby with YJIT's functions alone has no ZJIT.
+    """
+    has = [ruby.symbols.find(f"rb_{jit}_init") is not None for jit in ("yjit", "zjit")]
+    return find_zjit(ruby) is None and has != [True, False]
+
+
 def _candidates(memory: Memory, regions: Sequence[tuple[int, int]]) -> Iterator[int]:
     """Addresses where {u32 last_id, pointer, object} might stand.
 
@@ -206,8 +215,8 @@ def _resolves(memory: Memory, address: int) -> bool:
 
 
 def _strings_in_data(memory: Memory, value: int) -> list[int]:
-    """Return what a typed object has instead of such an Array (4.1), from the first
-    string on; [] if it is none.
+    """Return the entries of a typed object that replaces such an Array (4.1), from the
+    first string on; [] for another object.
 
     struct RTypedData {flags, klass, fields, type, data}; data is an rb_darray {size,
     capa, {symbol, string} ...}.

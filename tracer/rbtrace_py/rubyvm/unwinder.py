@@ -13,6 +13,8 @@ between probes are unknown, and so are all frames upon them.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import LARGEST_READ, Memory
 from rbtrace_py.rubyvm.frames import UNKNOWN_PC, FrameNode, FrameTree
 from rbtrace_py.rubyvm.iseqs import Iseq
+from rbtrace_py.rubyvm.jit_frames import C_FRAME, JitFrames
 from rbtrace_py.rubyvm.layout import Layout
 
 MOST_FRAMES = 1 << 14
@@ -27,6 +30,7 @@ LARGEST_STACK = 1 << 36
 """Bytes of a VM stack at most: RUBY_THREAD_VM_STACK_SIZE is 1 MiB if not set, but
 those who recurse deeply ask for much. Never is a whole one read."""
 
+_PAGE = 4096
 _MARGIN_FRAMES = 6
 _MARGIN_VALUES = 512
 _MOST_HEAP = 32
@@ -50,6 +54,34 @@ _FRAMES, _VALUES = (
     tuple(_HEAD + at for at, kind in enumerate(_PROBES) if kind == wanted)
     for wanted in "fv"
 )
+
+
+class _Order:
+    """The order of a gather's probes, for frames of ZJIT (4.1) too.
+
+    Beside ``_PROBES``: the word that says whether (z)JIT is on, or after each probe of
+    frames the (n)ative stack with their JITFrames. Behind all frames is all of that.
+    """
+
+    def __init__(self, probes: str) -> None:
+        self.probes = probes
+        places = {
+            kind: tuple(_HEAD + at for at, one in enumerate(probes) if one == kind)
+            for kind in "fvpzn"
+        }
+        self.rest = _HEAD + len(probes)
+        self.frames, self.natives, self.switch = (places[kind] for kind in "fnz")
+        more = (self.rest + 1,) if self.natives else ()
+        self.equal = (self.frames, places["v"], self.natives)
+        self.pointer = places["p"][0]
+        self.dropped = frozenset((*self.natives, *self.switch, *more))
+
+
+_PLAIN = _Order(_PROBES)
+_BEFORE_ZJIT = _Order(f"{_PROBES}z")
+_WITH_ZJIT = _Order(_PROBES.replace("f", "fn"))
+_NATIVE_PROBE_SIZE = 1 << 15
+"""Bytes of the native stack that a probe has at most."""
 _MOST_CHANGES = 1
 """Changes of a frame between probes that a slow method makes. After more changes the
 frame of the sampled moment is unknown."""
@@ -68,7 +100,8 @@ class Track:
     ``words_end`` the values. ``depth`` is the number of frames that the last sample
     shows, hidden ones included; ``doubts`` has, for each doubtful frame of the last
     samples, the newest frames above it. ``is_placed`` says that the probes' places come
-    from a reading, ``gathered`` has the ranges of the last gather.
+    from a reading, ``gathered`` has the ranges of the last gather. ``near`` and
+    ``native`` bound what probes, and the rest, have of the native stack.
     """
 
     __slots__ = (
@@ -88,7 +121,10 @@ class Track:
         "high",
         "is_placed",
         "low",
+        "native",
+        "near",
         "nodes",
+        "order",
         "parts",
         "probe_at",
         "probe_end",
@@ -120,6 +156,8 @@ class Track:
         self.doubts: dict[Doubt, set[FrameNode]] = {}
         self.probe_at = self.probe_end = self.words_at = self.words_end = 0
         self.heap: tuple[int, ...] = ()
+        self.near = self.native = (0, 0)
+        self.order = _PLAIN
         self.ranges: list[tuple[int, int]] | None = None
         self.forget()
 
@@ -196,6 +234,9 @@ class Unwinder:
         self._words = offsets.cfp_size // 8
         jit = offsets.cfp_jit_return
         self._jit_word = None if jit is None else min(jit // 8, self._words - 1)
+        self._zjit = 0
+        self._order = _PLAIN
+        self._jit_frames = JitFrames(tree.values)
         self._flags_in_ep = traits.flags_in_ep
         self._local = traits.local_flag or 2
         fiber = offsets.ec_fiber
@@ -217,6 +258,20 @@ class Unwinder:
         used += [] if offsets.th_ec is None else [offsets.th_ec]
         self._th_at, self._th_size = min(used), 8 + max(used) - min(used)
         self._status_at = offsets.th_status - self._th_at
+
+    def watch_zjit(self, address: int) -> None:
+        """Read frames of ZJIT once the word at ``address`` is not 0; 0: never."""
+        if address:
+            self._zjit, self._order = address, _BEFORE_ZJIT
+
+    @property
+    def has_jit_frames(self) -> bool:
+        """Return whether pc and iseq of frames are in JITFrames, as ZJIT is on."""
+        return self._order is _WITH_ZJIT
+
+    def forget_code(self) -> None:
+        """Read JITFrames again, as code may have been moved."""
+        self._jit_frames.forget()
 
     def ranges(
         self, track: Track, word: tuple[int, int] | None
@@ -245,9 +300,14 @@ class Unwinder:
             "e": ec,
             "f": (track.probe_at, track.probe_end - track.probe_at),
             "v": (track.words_at, track.words_end - track.words_at),
+            "z": (self._zjit, 8),
+            "n": (track.near[0], track.near[1] - track.near[0]),
         }
-        found = [probes[kind] for kind in _PROBES]
+        track.order = self._order
+        found = [probes[kind] for kind in track.order.probes]
         found.append((track.frames_at, track.frames_end - track.frames_at))
+        if track.order.natives:
+            found.append((track.native[0], track.native[1] - track.native[0]))
         found.append((track.values_at, track.values_size))
         found += [(ep - 16, 24) for ep in track.heap]
         found.append(pointer)
@@ -265,6 +325,10 @@ class Unwinder:
             track.ec = ec
             return None
         context = memoryview(parts[_EC]).cast("Q")
+        raw, found = parts, self._plain_parts(track, context, parts)
+        if found is None:
+            return None
+        parts = found
         snapshot = self._snapshot(track, context, parts)
         if snapshot is None:
             return None
@@ -293,7 +357,7 @@ class Unwinder:
             status=parts[2][self._status_at],
             running=int.from_bytes(parts[1], "little") if parts[1] else None,
             flags=int.from_bytes(parts[0], "little"),
-            parts=parts,
+            parts=raw,
         )
 
     def judge_again(self, reading: Reading) -> Reading:
@@ -311,9 +375,9 @@ class Unwinder:
 
     def is_still(self, reading: Reading) -> bool:
         """Return whether all probes are equal, as in a paused thread."""
-        parts = reading.parts
-        same = (_FRAMES, _VALUES, (_POINTER, len(parts) - 1))
-        return all(len({parts[at] for at in some}) == 1 for some in same)
+        parts, order = reading.parts, reading.track.order
+        same = (*order.equal, (order.pointer, len(parts) - 1))
+        return all(len({parts[at] for at in some}) <= 1 for some in same)
 
     def of_rest(self, reading: Reading) -> Reading:
         """Return the reading of a thread that did not change: all frames are proven."""
@@ -325,6 +389,69 @@ class Unwinder:
         self._walk(track, snapshot)
         is_whole = len(track.nodes) == len(snapshot.frames) // self._size > 0
         return reading._replace(is_whole=is_whole, unsure=tuple(track.unsure))
+
+    def _plain_parts(
+        self, track: Track, context: memoryview, parts: list[bytes]
+    ) -> list[bytes] | None:
+        """Return a gather's parts as where ZJIT is off: frames have pc and iseq.
+
+        None if the ranges were too small, or have changed.
+        """
+        order = track.order
+        if len(parts) <= order.rest or order is _PLAIN:
+            return parts
+        if order.switch and any(parts[order.switch[0]]):
+            self._order = _WITH_ZJIT
+        if order is not self._order:
+            track.ranges = None
+            return None
+        if order.natives:
+            if not self._place_natives(track, context[self._cfp_word], parts):
+                return None
+            rest = (track.native[0], parts[order.rest + 1])
+            parts = list(parts)
+            for at, native in zip(order.frames, order.natives, strict=True):
+                near = (track.near[0], parts[native])
+                parts[at] = self._with_code(parts[at], (near, rest))
+            parts[order.rest] = self._with_code(parts[order.rest], (rest,))
+        return [part for at, part in enumerate(parts) if at not in order.dropped]
+
+    def _place_natives(self, track: Track, cfp: int, parts: list[bytes]) -> bool:
+        """Return whether JITFrames of the present frames were read; if not, place the
+        next reading of the native stack."""
+        newest = parts[track.order.frames[0]]
+        is_probed = track.probe_at <= cfp < track.probe_end
+        near = self._slots(newest[cfp - track.probe_at :]) if is_probed else []
+        after = max(cfp, track.probe_end if is_probed else 0) - track.frames_at
+        slots = near + self._slots(parts[track.order.rest][max(after, 0) :])
+        bounds = (
+            _covering(track.near, near, _NATIVE_PROBE_SIZE),
+            _covering(track.native, slots, LARGEST_READ // 2),
+        )
+        if bounds == (track.near, track.native):
+            return True
+        track.near, track.native = bounds
+        track.ranges = None
+        return False
+
+    def _slots(self, frames: bytes) -> list[int]:
+        """Return where the addresses of these frames' JITFrames are."""
+        assert self._jit_word is not None
+        words = memoryview(frames).cast("Q")[self._jit_word :: self._words].tolist()
+        return [word - 8 for word in words if word > C_FRAME]
+
+    def _with_code(self, frames: bytes, native: Sequence[tuple[int, bytes]]) -> bytes:
+        """Return frames with pc and iseq of their JITFrames."""
+        assert self._jit_word is not None
+        words = array("Q", frames)
+        pc, iseq = self._offsets.cfp_pc // 8, self._offsets.cfp_iseq // 8
+        jits = words[self._jit_word :: self._words]
+        for number, jit_return in enumerate(jits):
+            if jit_return:
+                at = number * self._words
+                code = self._jit_frames.frame_code(jit_return, native)
+                words[at + pc], words[at + iseq] = code
+        return words.tobytes()
 
     def _current_ec(self, track: Track, data: bytes) -> int:
         if self._offsets.th_ec is None:
@@ -607,6 +734,7 @@ class Unwinder:
             elif iseq and child is not None and child.is_sure:
                 self._methods_of[iseq] = method, flags
             if child is None:
+                self._jit_frames.forget()
                 return False
             if not child.is_sure or (
                 flags & mask == block and not self._gives(track, link & ~3, iseq)
@@ -635,7 +763,7 @@ class Unwinder:
     def _is_jit_frame(self, frames: memoryview) -> bool:
         """Is the innermost frame, the first, one of Ruby code that a JIT may run?
 
-        YJIT leaves its pc as it was, and ZJIT its sp, too, without a mark.
+        YJIT leaves its pc as it was, and ZJIT its sp, too; in 4.0 without a mark.
         """
         if not frames[self._offsets.cfp_iseq // 8]:
             return False
@@ -721,6 +849,23 @@ class Unwinder:
             if flags & self._local:
                 return self.tree.entry(method)
         return 0
+
+
+def _covering(
+    before: tuple[int, int], slots: Sequence[int], most: int
+) -> tuple[int, int]:
+    """Return bounds of memory with these words, the lowest ones if it is too much.
+
+    They begin at a page's beginning, as the page below may be unmapped.
+    """
+    if not slots:
+        return before
+    low = min(slots) & -_PAGE
+    high = min(max(slots) + 8, low + most)
+    if before[0] <= low and high <= before[1]:
+        return before
+    both = min(before[0], low), max(before[1], high)
+    return both if before[1] and both[1] - both[0] <= most else (low, high)
 
 
 def _changes(states: list[bytes]) -> int:

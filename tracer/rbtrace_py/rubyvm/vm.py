@@ -17,6 +17,7 @@ from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout
 from rbtrace_py.model.stacks import SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm import tls
 from rbtrace_py.rubyvm.frames import FrameNode, FrameTree
+from rbtrace_py.rubyvm.jit_frames import JitFrames
 from rbtrace_py.rubyvm.late_code import LateCode
 from rbtrace_py.rubyvm.layout import Layout
 from rbtrace_py.rubyvm.oldframes import OldUnwinder
@@ -105,7 +106,7 @@ class RubyVM:
         zjit: int | None = None,
     ) -> None:
         self.memory = memory
-        self._zjit = zjit
+        self.zjit = zjit
         self.layout = layout
         self.vm = vm
         self.counts = Counts()
@@ -116,6 +117,8 @@ class RubyVM:
         self._late_code = LateCode()
         kind = Unwinder if layout.traits.flags_in_ep else OldUnwinder
         self._unwinder = kind(memory, layout, self._tree)
+        self._jit_frames = JitFrames(self.values)
+        self._unwinder.watch_zjit(self._jit_frames_switch)
         self._check_for_zjit()
         self._tracks: dict[int, Track] = {}
         self._kept = 0
@@ -158,12 +161,27 @@ class RubyVM:
             return 0
         return self._collecting[0] - flags + count
 
+    @property
+    def _jit_frames_switch(self) -> int:
+        """Address of the word that is not 0 while there are JITFrames; 0: never."""
+        return (self.zjit or 0) if self.layout.traits.has_jit_frames else 0
+
+    @property
+    def has_jit_frames(self) -> bool:
+        """Return whether ZJIT is on, and keeps pc and iseq of frames in JITFrames."""
+        try:
+            switch = self._jit_frames_switch
+            return bool(switch) and self.values.u64(switch) != 0
+        except UnreadableMemory:
+            return False
+
     def _check_for_zjit(self) -> None:
-        """See if ZJIT is on; programs may switch it on late (RubyVM::ZJIT.enable)."""
-        if self._zjit is None or self._unwinder.has_zjit:
+        """See if ZJIT of 4.0 is on; programs may switch it on late
+        (RubyVM::ZJIT.enable)."""
+        if self._jit_frames_switch or self.zjit is None or self._unwinder.has_zjit:
             return
         try:
-            self._unwinder.has_zjit = self.values.u64(self._zjit) != 0
+            self._unwinder.has_zjit = self.values.u64(self.zjit) != 0
         except UnreadableMemory:
             return
 
@@ -229,6 +247,7 @@ class RubyVM:
             th_ractor=o.th_ractor or 0,
             ractor_running_ec=o.ractor_running_ec or 0,
             has_zjit=self._unwinder.has_zjit,
+            zjit=self._jit_frames_switch,
             imemo_mask=self.values.imemo_mask,
             method_entry=self.values.imemo_flags(traits.ment_imemo),
             follows=follows,
@@ -244,6 +263,13 @@ class RubyVM:
         """Be ready for stacks that the kernel walked; before each batch of them."""
         self._tree.trim()
         self._tree.note_fresh()
+
+    def with_code(self, stacks: Iterable[WalkedStack]) -> list[WalkedStack]:
+        """Return stacks that the kernel walked with iseq and pc of their JITFrames.
+
+        To be called again before they are named again. Raises NoSuchTarget.
+        """
+        return [self._jit_frames.with_code(stack) for stack in stacks]
 
     def without_late_code(self, stacks: Sequence[WalkedStack]) -> list[WalkedStack]:
         """Return those of a batch that was just named that are to be named again, as
@@ -341,6 +367,7 @@ class RubyVM:
         kernel walked ``has_same_code`` checks each.
         """
         self._tree.revalidate()
+        self._unwinder.forget_code()
         self._check_for_zjit()
         for track in self._tracks.values():
             if track.walked is None or track.walked.flags:

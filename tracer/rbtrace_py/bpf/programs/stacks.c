@@ -8,6 +8,10 @@
  * other code that runs in the environment of an outer frame, has the method entry of
  * the outer frame.
  *
+ * While ZJIT of Ruby 4.1 is on, iseq and pc of a frame are stale if its jit_return is
+ * not 0. Then the address of its JITFrame (zjit.h) is sent as iseq, and IN_JIT_FRAME as
+ * pc. A JITFrame is never freed, so user space reads it.
+ *
  * Counts belong to an epoch, 0 or 1. Before user space reads the counts of one epoch,
  * it starts the other, so that the counts it reads no longer change.
  *
@@ -51,6 +55,7 @@
 #define STEPS int step = 0; step < MOST_STEPS; step++
 #endif
 #define MOST_HOPS 64
+#define IN_JIT_FRAME 1 /* in place of a pc */
 
 /* Marks of a stack. */
 #define CUT 1        /* it is too deep: older frames are left out */
@@ -223,6 +228,39 @@ static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64
   return WALKED;
 }
 
+/*
+ * Put the address of its JITFrame in place of the iseq of each frame of ZJIT. The word
+ * below jit_return's target, in the native stack, is that address. A C function has 1 in
+ * jit_return, which is not readable, so its iseq becomes 0. Without may_goto, this loop
+ * and the walk's are together too much for the verifier: false then if ZJIT is on.
+ */
+static __always_inline bool take_jit_frames(struct ruby *ruby, struct scratch *scratch,
+                                            u64 words, u64 jit, u64 count) {
+  u64 entry = 0;
+  if (ruby->zjit)
+    read_user(&entry, sizeof entry, (void *)ruby->zjit);
+#if MAY_GOTO
+  scratch->steps = scratch->walked = 0;
+  scratch->count = entry ? count : 0;
+#pragma clang loop unroll(disable)
+  for (STEPS) {
+    u64 base = scratch->walked * words, place;
+    if (scratch->walked >= scratch->count)
+      break;
+    place = FRAME_WORD(base + jit);
+    if (place) {
+      read_user(scratch->env, 8, (void *)(place - 8));
+      FRAME_WORD(base + ruby->iseq) = scratch->env[0];
+      FRAME_WORD(base + ruby->pc) = IN_JIT_FRAME;
+    }
+    scratch->walked = scratch->walked + 1;
+  }
+  return true;
+#else
+  return !entry;
+#endif
+}
+
 /* After begin: the frames, and the rest of the key. */
 static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   struct stack_key *key = &scratch->head.key;
@@ -273,6 +311,8 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   asm volatile("" : "+r"(jit));
   if (FRAME_WORD(ruby->iseq) && (ruby->has_zjit || (has_jit_word && FRAME_WORD(jit))))
     FRAME_WORD(ruby->pc) = 0;
+  if (!take_jit_frames(ruby, scratch, words, jit, count))
+    return FAILED;
   scratch->steps = scratch->walked = scratch->hops = 0;
   scratch->count = count;
   scratch->start = start;

@@ -12,10 +12,10 @@ from rbtrace_py.rubyvm.layout import Field, changed
 from rbtrace_py.rubyvm.layouts import ruby_4_0 as before
 
 NEWEST = 0
-"""The newest patch release that this was made for."""
+"""The newest patch release that has this layout, as far as is known."""
 
 DEVELOPMENT = "28 July 2026"
-"""The day of the development branch's revision that this was verified with."""
+"""The day of the revision of the development branch that verified this layout."""
 
 TRAITS = replace(
     before.TRAITS,
@@ -46,6 +46,10 @@ FIELDS = changed(
         "fiber_status": 560,
         "objspace_flags": 76,
         "objspace_count": 2168,
+        "jit_frame_pc": Field(0, "zjit_jit_frame.pc"),
+        "jit_frame_iseq": Field(8, "zjit_jit_frame.iseq"),
+        "jit_frame_map_size": Field(20, "zjit_jit_frame.stack_size"),
+        "jit_frame_map": Field(24, "zjit_jit_frame.stack"),
         "queue_items": None,
         "queue_length": Field(32, "rb_queue.len"),
         "queue_waiting": 56,

@@ -230,7 +230,9 @@ class CoreRuby(Closing):
             sources.add_saved(self.options.saved)
         sources.add_dwarf(self._ruby.file.file.executable[0].raw_path, ("",))
         known = find_object_class(self.core, self._ruby)
-        verdict = sources.resolve(self.core, Roots(vm, symbols, known))
+        zjit = find_zjit(self._ruby)
+        roots = Roots(vm, symbols, known, zjit.address if zjit else None)
+        verdict = sources.resolve(self.core, roots)
         wrong = verdict.contradiction
         if wrong is not None and wrong.check in _OF_WHAT_RAN:
             self.notes.append(f"in the core, {wrong.reason}")

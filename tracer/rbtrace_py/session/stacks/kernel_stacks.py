@@ -206,6 +206,12 @@ class KernelStacks(Closing):
             raise UnknownRuby(
                 f"who waits for the GVL of Ruby {ruby.version} is unknown"
             )
+        if ruby.vm.has_jit_frames and not self._walker.can_walk_zjit:
+            raise UnknownRuby(
+                f"the kernel cannot walk frames of ZJIT of Ruby {ruby.version} before"
+                " Linux 6.9",
+                "Use --engine memory",
+            )
         self._placed.pop(pid, None)
         if not distance:
             self._placed[pid] = {}
@@ -334,6 +340,8 @@ class KernelStacks(Closing):
             return
         ruby.vm.begin_naming()
         self._unchecked += stacks
+        with suppress(NoSuchTarget):
+            stacks = ruby.vm.with_code(stacks)
         self._resolve(ruby, stacks)
         if self.is_changing:
             with suppress(NoSuchTarget):
@@ -366,6 +374,7 @@ class KernelStacks(Closing):
         if ruby.has_executed:
             return True  # its memory contains another program
         try:
+            stacks = ruby.vm.with_code(stacks)
             return ruby.vm.has_same_code(one.frames for one in stacks if one.frames)
         except NoSuchTarget:
             return True  # what was read while it was there is right

@@ -1,0 +1,127 @@
+"""JITFrames: where ZJIT of Ruby 4.1 keeps pc and iseq of the frames it runs.
+
+While ZJIT is on, a control frame's own pc and iseq are stale unless its ``jit_return``
+is 0. It is 1 for a C function. Else it points into the native stack, and the word below
+is the address of the frame's JITFrame (CFP_ZJIT_FRAME of zjit.h). ZJIT stores another
+one there before each call. It never frees a JITFrame, and a compaction alone changes
+one. A method that is inlined has a control frame and a JITFrame of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+
+from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.linux.memory import gathered
+from rbtrace_py.model.stack_walk import WalkedStack
+from rbtrace_py.rubyvm.values import Values
+
+C_FRAME = 1
+"""ZJIT_JIT_RETURN_C_FRAME, in ``jit_return``."""
+UNKNOWN_CODE = (0, 8)
+"""Pc and iseq where there is no JITFrame; no iseq has that address."""
+_C_CODE = (0, 0)
+_IN_JIT_FRAME = 1
+"""In place of the pc of a frame that the kernel walked: see ``WalkedStack.frames``."""
+_WORDS = 4
+_MOST_KNOWN = 1 << 16
+_STACK_MAP_SKIP, _STACK_MAP_TAG, _STACK_MAP_SHIFT = 0x10, 0xFF, 8
+"""A number of words that a stack map says nothing of (ZJIT_STACK_MAP_… of zjit.h)."""
+_MOST_MAPPED = 1 << 12
+
+
+class JitFrames:
+    """Reads JITFrames by address."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        offsets = values.offsets
+        self._pc, self._iseq = offsets.jit_frame_pc or 0, offsets.jit_frame_iseq or 0
+        self._size = max(self._pc, self._iseq) + 8
+        self._known: dict[int, tuple[int, int]] = {}
+
+    def forget(self) -> None:
+        """Forget what was read, as a compaction may have moved code."""
+        self._known.clear()
+
+    def code(self, address: int) -> tuple[int, int]:
+        """Return pc and iseq of the JITFrame at ``address``."""
+        known = self._known.get(address)
+        if known is None:
+            try:
+                known = self._parsed(self._values.memory.read(address, self._size))
+            except UnreadableMemory:
+                return UNKNOWN_CODE
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[address] = known
+        return known
+
+    def frame_code(
+        self, jit_return: int, native: Iterable[tuple[int, bytes]]
+    ) -> tuple[int, int]:
+        """Return pc and iseq of a frame with that ``jit_return``, which is not 0.
+
+        native: parts of the native stack, (address, bytes)
+        """
+        if jit_return == C_FRAME:
+            return _C_CODE
+        for start, data in native:
+            at = jit_return - 8 - start
+            if 0 <= at <= len(data) - 8:
+                return self.code(int.from_bytes(data[at : at + 8], "little"))
+        return UNKNOWN_CODE
+
+    def _parsed(self, data: bytes) -> tuple[int, int]:
+        pc, iseq = (
+            int.from_bytes(data[at : at + 8], "little") for at in (self._pc, self._iseq)
+        )
+        return pc, iseq or UNKNOWN_CODE[1]
+
+    def with_code(self, stack: WalkedStack) -> WalkedStack:
+        """Return a stack with pc and iseq of its JITFrames in their place.
+
+        Where the newest frame is one of them its pc is unknown, as ZJIT stores it only
+        before it calls something.
+        """
+        if stack.frames is None:
+            return stack
+        words = array("Q", stack.frames)
+        places = range(0, len(words), _WORDS)
+        places_in_jit = [at for at in places if words[at + 1] == _IN_JIT_FRAME]
+        if not places_in_jit:
+            return stack
+        ranges = [(words[at], self._size) for at in places_in_jit]
+        found = gathered(self._values.memory, ranges)
+        for at, data in zip(places_in_jit, found, strict=True):
+            pc, iseq = _C_CODE
+            if words[at]:
+                pc, iseq = UNKNOWN_CODE if data is None else self._parsed(data)
+            words[at], words[at + 1] = iseq, pc if at else 0
+        return stack._replace(frames=memoryview(words))
+
+    def mapped_words(self, jit_return: int, sp: int) -> Sequence[int]:
+        """Return the addresses in the VM stack whose values are elsewhere.
+
+        ZJIT keeps them in its native stack, or in its code: the JITFrame's stack map
+        says so, from the word below ``sp`` down. Raises UnreadableMemory.
+        """
+        values, offsets = self._values, self._values.offsets
+        if offsets.jit_frame_map_size is None or offsets.jit_frame_map is None:
+            return ()
+        frame = values.u64(jit_return - 8)
+        count = values.u32(frame + offsets.jit_frame_map_size)
+        if not 0 < count <= _MOST_MAPPED:
+            return ()
+        entries = struct.Struct(f"={count}Q")
+        data = values.memory.read(frame + offsets.jit_frame_map, entries.size)
+        found = []
+        for entry in entries.unpack(data):
+            if entry & _STACK_MAP_TAG == _STACK_MAP_SKIP:
+                sp -= 8 * (entry >> _STACK_MAP_SHIFT)
+            else:
+                sp -= 8
+                found.append(sp)
+        return found
