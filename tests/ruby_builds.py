@@ -24,13 +24,15 @@ import rubies
 from processes import ROOT, TARGETS, Target
 
 SHARED = Path(os.environ.get("RBTRACE_SHARED") or ROOT.parent / "shared")
-ARCHIVES = ("3.2.8-shared", "4.0.5-shared")
+ARCHIVES = ("3.2.8-shared", "4.0.5-shared", "4.1.0dev-shared")
 TREES = (*ARCHIVES, *(f"{name}-stripped" for name in ARCHIVES))
 JITS = {
     "yjit": ("--yjit", "--yjit-call-threshold=1"),
     "zjit": ("--zjit", "--zjit-call-threshold=2"),
+    "zjit-default": ("--zjit",),
 }
-"""Options by which a JIT compiles nearly all that runs."""
+"""Options by which a JIT compiles nearly all that runs, or as it comes: some frames are
+the interpreter's then, and change to the JIT's."""
 
 
 _LARGEST_VVAR = 1 << 16
@@ -94,8 +96,9 @@ def jit_options(words: tuple[str, ...], jit: str) -> tuple[str, ...]:
         return ()
     options = JITS[jit]
     said = subprocess.run([*words, *options, "-v"], capture_output=True, text=True)
-    if f"+{jit.upper()}" not in said.stdout:
-        pytest.skip(f"this Ruby has no {jit.upper()}")
+    name = jit.partition("-")[0].upper()
+    if f"+{name}" not in said.stdout:
+        pytest.skip(f"this Ruby has no {name}")
     return options
 
 
@@ -108,6 +111,7 @@ def _builds(names: Sequence[str] = rubies.NAMES) -> list[Any]:
     builds = [Build(rubies.HERE, "yjit"), *map(Build, names), *map(Build, TREES)]
     builds += [Build(name, "yjit") for name in TREES]
     builds += [Build(name, "zjit") for name in TREES if name.startswith("4")]
+    builds += [Build(name, "zjit-default") for name in TREES if name.startswith("4.1")]
     others = [pytest.param(build, marks=pytest.mark.rubies) for build in builds]
     return [Build(rubies.HERE), *others]
 
@@ -175,7 +179,7 @@ def _with_agent(build: Build) -> list[str]:
     return words
 
 
-_JITTED = [Build("4.0.5-shared", jit) for jit in JITS]
+_JITTED = [Build("4.0.5-shared", jit) for jit in ("yjit", "zjit")]
 _BESIDE = [
     Build(rubies.HERE, "yjit"),
     *map(Build, ARCHIVES),

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.model.dump import Local
-from rbtrace_py.rubyvm.frames import FrameNode
+from rbtrace_py.rubyvm.frames import UNKNOWN_PC, FrameNode
 from rbtrace_py.rubyvm.inspection import Inspection
 from rbtrace_py.rubyvm.iseqs import Iseq
+from rbtrace_py.rubyvm.jit_frames import C_FRAME, JitFrames
 from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame
 
@@ -28,6 +29,7 @@ _HAS_BLOCK = 6
 _BLOCK_WAS_READ = 0x200
 """VM_FRAME_FLAG_MODIFIED_BLOCK_PARAM."""
 _BLOCK = "(the block, if any)"
+_UNAVAILABLE = "(unavailable: the JIT keeps it)"
 
 
 class LocalsReader:
@@ -36,6 +38,7 @@ class LocalsReader:
     def __init__(self, values: Values) -> None:
         self._values = values
         self._inspection = Inspection(values)
+        self._jit_frames = JitFrames(values)
 
     @property
     def can_read(self) -> bool:
@@ -72,14 +75,35 @@ class LocalsReader:
         try:
             pairs = self._pairs(frame)
             block = self._untouched_block(_body(iseq), frame.ep)
+            elsewhere = self._elsewhere(frame)
         except UnreadableMemory:
             return ()
-        inspect = self._inspection.inspect
+
+        def text(place: int, value: int) -> str:
+            if place in elsewhere:
+                return _UNAVAILABLE
+            return _BLOCK if place == block else self._inspection.inspect(value)
+
         return tuple(
-            Local(name, _BLOCK if place == block else inspect(value))
+            Local(name, text(place, value))
             for place, (name, value) in enumerate(pairs)
             if name
         )
+
+    def _elsewhere(self, frame: ControlFrame) -> range | set[int]:
+        """Return which variables a JIT may keep in registers or in its native stack.
+
+        A JIT writes variables to the VM stack before it calls something, so all of the
+        newest frame, whose pc is unknown for the same reason. A stack map of ZJIT tells
+        which ones it does not write.
+        """
+        first, count = self._place(frame)
+        if frame.node.pc == UNKNOWN_PC:
+            return range(count)
+        if frame.jit_return in (0, C_FRAME):
+            return set()
+        words = self._jit_frames.mapped_words(frame.jit_return, frame.sp)
+        return {(word - first) // 8 for word in words if word < frame.ep}
 
     def value(self, frame: ControlFrame, name: str) -> int | None:
         """Return the value of one variable, also in a method of Ruby itself.
@@ -110,17 +134,23 @@ class LocalsReader:
         assert frame.node.iseq is not None
         body = _body(frame.node.iseq)
         assert offsets.locals_names is not None
-        assert offsets.locals_count is not None
-        count = values.u32(body + offsets.locals_count)
+        first, count = self._place(frame)
         most = min(count, MOST_LOCALS)
         if not most or count > 1 << 16:
             return []
         words = struct.Struct(f"={most}Q")
         names = values.u64(body + offsets.locals_names)
         ids = words.unpack(values.memory.read(names, words.size))
-        first = frame.ep - 8 * (_ENVIRONMENT + count)
         found = words.unpack(values.memory.read(first, words.size))
         return list(zip(map(self._name, ids), found, strict=True))
+
+    def _place(self, frame: ControlFrame) -> tuple[int, int]:
+        """Return where a frame's variables begin, and how many there are."""
+        assert frame.node.iseq is not None
+        assert self._values.offsets.locals_count is not None
+        place = _body(frame.node.iseq) + self._values.offsets.locals_count
+        count = self._values.u32(place)
+        return frame.ep - 8 * (_ENVIRONMENT + count), count
 
     def _name(self, number: int) -> str:
         try:

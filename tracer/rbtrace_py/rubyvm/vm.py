@@ -58,12 +58,14 @@ class ControlFrame(NamedTuple):
     """A control frame as the last sample read it.
 
     node: what it is; receiver: its ``self``; ep, sp: its environment, stack pointer
+    jit_return: where the address of its JITFrame is, see ``jit_frames``; 0: nowhere
     """
 
     node: FrameNode
     receiver: int
     ep: int
     sp: int
+    jit_return: int = 0
 
 
 class Walked(NamedTuple):
@@ -411,10 +413,10 @@ class RubyVM:
         track, offsets = self._track(thread.address), self.layout.offsets
         words, size = offsets.cfp_size // 8, track.depth * offsets.cfp_size
         raw = memoryview(track.frames)[len(track.frames) - size :].cast("Q")
-        columns = (
-            raw[offset // 8 :: words].tolist()
-            for offset in (offsets.cfp_self, offsets.cfp_ep, offsets.cfp_sp)
-        )
+        places = [offsets.cfp_self, offsets.cfp_ep, offsets.cfp_sp]
+        if self._unwinder.has_jit_frames:
+            places.append(offsets.cfp_jit_return or 0)
+        columns = (raw[offset // 8 :: words].tolist() for offset in places)
         return list(map(ControlFrame, reversed(track.nodes[: track.depth]), *columns))
 
     def sample_all(self, threads: Iterable[HasAddress]) -> list[Walked | None]:
