@@ -298,6 +298,19 @@ def test_4_0_6_moved_what_stands_behind_two_additions() -> None:
     }
 
 
+def test_a_development_branch_has_a_table_for_each_day() -> None:
+    first = table_for("4.1.0")
+    assert first.later is not None
+    days = first.development, first.later.development
+    assert days == ("28 July 2026", "7 August 2026")
+    assert first.later.later is None
+    assert first.later.traits is first.traits
+    gone = first.fields.keys() - first.later.fields.keys()
+    come = first.later.fields.keys() - first.fields.keys()
+    assert (gone, come) == ({"vm_objspace"}, {"ractor_objspace"})
+    assert not any(table_for(one).development for one in ALL if one < "4.1")
+
+
 @pytest.mark.parametrize(
     ("version", "near"), [("4.2.0", "4.1"), ("2.0.0", "2.1"), ("1.9.3", "2.1")]
 )

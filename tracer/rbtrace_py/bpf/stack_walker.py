@@ -44,7 +44,7 @@ _SETTLING_SECONDS = 0.0005
 """A walk that has begun is over after that, where it cannot be preempted."""
 _LONGEST_SETTLING_SECONDS = 1.0
 
-_RUBY = struct.Struct("<q5Q 20I QQQ")
+_RUBY = struct.Struct("<q5Q 22I QQQ")
 _KEY = struct.Struct("<QQQQQ")
 _HEAD = struct.Struct("<QQQQQ QQ II Q")
 _INTERVAL = struct.Struct("<QQQQQ QQQQ")
@@ -413,6 +413,8 @@ def _packed(layout: WalkLayout) -> bytes:
         layout.ractor_running_ec,
         layout.gvl_queue,
         layout.gvl_node,
+        layout.ractor_objspace,
+        layout.objspace_flags,
         layout.queue,
         layout.zjit,
         layout.gvl_holder,

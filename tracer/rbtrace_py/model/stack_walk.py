@@ -22,6 +22,8 @@ class WalkLayout:
     has_zjit: ZJIT is on, and no pc of an innermost frame is up to date (4.0)
     zjit: address of the word that is not 0 while ZJIT keeps pc and iseq of its frames
         in JITFrames (4.1); 0: it never does
+    ractor_objspace: of the pointer to a ractor's own object space; 0: it has none
+    objspace_flags: of the word that tells of a collection, in an object space
     gvl_queue, gvl_node: of the queue for the GVL in a ractor, and of a place in it in a
         thread; 0: not known
     queue: address of the queue, up to 2.7; else 0
@@ -52,6 +54,8 @@ class WalkLayout:
     ractor_running_ec: int
     has_zjit: bool
     zjit: int
+    ractor_objspace: int
+    objspace_flags: int
     imemo_mask: int
     method_entry: int
     follows: bool

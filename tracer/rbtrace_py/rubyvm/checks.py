@@ -297,9 +297,15 @@ class _Checks:
             fiber = self.at(fiber, "fiber_prev") if self.has("fiber_prev") else 0
 
     def collector(self) -> None:
-        if not self.has("vm_objspace", "objspace_flags", "objspace_gc_bit"):
+        if not self.has("objspace_flags", "objspace_gc_bit"):
             return
-        objspace = self.at(self.roots.vm, "vm_objspace")
+        if self.has("ractor_objspace", "vm_main_ractor"):
+            ractor = self.at(self.roots.vm, "vm_main_ractor")
+            objspace = self.at(ractor, "ractor_objspace")
+        elif self.has("vm_objspace"):
+            objspace = self.at(self.roots.vm, "vm_objspace")
+        else:
+            return
         place = self.place(objspace, "objspace_flags")
         self.need(is_pointer(objspace), "there is no object space")
         flags = int.from_bytes(self.memory.read(place, 4), "little")

@@ -268,6 +268,8 @@ class Offsets:
     objspace_gc_bit: int | None
     """Number of the bit ``during_gc`` in the word at ``objspace_flags``."""
 
+    ractor_objspace: int | None = None
+    """Offset of the pointer to a ractor's own object space (4.1, from August 2026)."""
     objspace_count: int | None = None
     """Offset of the number of collections that have begun (2.7, 3.1 and later)."""
     body_last_line: int | None = None
@@ -347,6 +349,8 @@ class Table:
     development: str = ""
     """The day of the revision of the development branch that verified it; empty if a
     release did."""
+    later: Table | None = None
+    """The table of a later revision of that branch."""
 
 
 @dataclass(frozen=True, slots=True)

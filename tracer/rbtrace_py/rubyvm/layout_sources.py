@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from time import monotonic
 
 from rbtrace_py.errors import UsageError
@@ -17,6 +18,7 @@ from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, table_for
 from rbtrace_py.rubyvm.mining import mine
 from rbtrace_py.rubyvm.saved import SavedLayout
 
+_MOST_STAGES = 1 << 10
 _MOST_SECONDS = 10.0
 """How long layouts are held against memory; a hostile target can make that long."""
 
@@ -36,6 +38,7 @@ class LayoutSources:
         self._ruby = ruby
         self._version = version
         self._offers: list[Offer] = []
+        self._dwarf: list[Offer | None] = []
         self.notes: list[str] = []
         self.evidence: list[str] = []
         self.agreed: frozenset[str] = frozenset()
@@ -56,12 +59,6 @@ class LayoutSources:
             self.notes.append(
                 f"Ruby {self._version.text} is newer than {known}, the newest"
                 " verified version; its memory matches that layout"
-            )
-        elif table.development:
-            version = "{}.{}".format(*table.version)
-            self.notes.append(
-                f"the layout of Ruby {version} is of its development branch of"
-                f" {table.development}; this program's memory matches it"
             )
         return table
 
@@ -87,16 +84,57 @@ class LayoutSources:
             roots: where to look for separate debug files
         """
         elf, fd = self._ruby.elf, self._ruby.file.fd
-        found = fields_from_dwarf(elf, fd, path, map(os.fsencode, roots), self.table)
-        if found is None:
-            return False
-        self._offers.append(Offer(Origin.DWARF, found.fields))
-        self.evidence.append(f"DWARF: {found.path}")
-        return True
+        where = [os.fsencode(root) for root in roots]
+        answers = [
+            fields_from_dwarf(elf, fd, path, where, table) for table in self._tables()
+        ]
+        self._dwarf = [
+            None if one is None else Offer(Origin.DWARF, one.fields) for one in answers
+        ]
+        found = [one for one in answers if one is not None]
+        self.evidence += [f"DWARF: {one.path}" for one in found[:1]]
+        return bool(found)
+
+    def _tables(self) -> Iterator[Table]:
+        """Yield the table, and those of later revisions of a development branch."""
+        table: Table | None = self.table
+        while table is not None:
+            yield table
+            table = table.later
 
     def resolve(self, memory: Memory, roots: Roots) -> Verdict:
-        """Hold what the sources say against memory; the table and machine code too."""
-        offers = [*self._offers, Offer(Origin.TABLE, self.table.fields)]
+        """Hold what the sources say against memory; the table and machine code too.
+
+        Of a development branch's tables the first one that memory does not contradict
+        counts, or the one that comes furthest.
+        """
+        best: tuple[int, Table, Verdict, frozenset[str]] | None = None
+        for table, dwarf in zip_longest(list(self._tables()), self._dwarf):
+            self.table = table
+            offers = self._offers if dwarf is None else [*self._offers, dwarf]
+            verdict, agreed = self._resolve_table(offers, memory, roots)
+            wrong = verdict.contradiction
+            stage = _MOST_STAGES if wrong is None or wrong.is_doubt else wrong.stage
+            if best is None or stage > best[0]:
+                best = stage, table, verdict, agreed
+            if stage == _MOST_STAGES:
+                break
+        assert best is not None
+        _, self.table, verdict, self.agreed = best
+        if self.table.development:
+            version = "{}.{}".format(*self.table.version)
+            self.notes.append(
+                f"the layout of Ruby {version} is of its development branch of"
+                f" {self.table.development}; this program's memory matches it"
+            )
+        self.evidence += verdict.disagreements
+        return verdict
+
+    def _resolve_table(
+        self, offers: list[Offer], memory: Memory, roots: Roots
+    ) -> tuple[Verdict, frozenset[str]]:
+        """Return the layout by one table, and the fields that machine code confirms."""
+        offers = [*offers, Offer(Origin.TABLE, self.table.fields)]
         mined = mine(self._ruby, self._resolve(offers, _nothing).layout.offsets)
         members = self.table.fields
         offers.append(
@@ -111,9 +149,7 @@ class LayoutSources:
         verdict = self._resolve(offers, _judge(memory, roots))
         origins = verdict.layout.origins.items()
         chosen = {name for name, origin in origins if origin is Origin.MINED}
-        self.agreed = mined.agreed | chosen
-        self.evidence += verdict.disagreements
-        return verdict
+        return verdict, mined.agreed | chosen
 
     def _resolve(self, offers: Sequence[Offer], judge: Judge) -> Verdict:
         def build(picked: dict[str, tuple[Origin, Field]]) -> Layout:

@@ -200,7 +200,7 @@ def _resolves(memory: Memory, address: int) -> bool:
     """Do the names of known operators stand in it?"""
     try:
         ids = read_word(memory, address + 16)
-        arrays = read_array(memory, ids, 1)
+        arrays = read_array(memory, ids, 1) or _first_in_data(memory, ids)
         if not arrays:
             return False
         entries = read_array(memory, arrays[0], 2 * _UNIT)
@@ -214,19 +214,36 @@ def _resolves(memory: Memory, address: int) -> bool:
         return False
 
 
+def _first_in_data(memory: Memory, value: int) -> list[int]:
+    """Return the first entry of a typed object that replaces the outer Array.
+
+    Its structure is {number, pointer to entries} (4.1, from August 2026).
+    """
+    data = _data_of(memory, value)
+    if not data:
+        return []
+    count, entries = struct.unpack("<2Q", memory.read(data, 16))
+    is_some = 0 < count < 1 << 20 and is_pointer(entries)
+    return [read_word(memory, entries)] if is_some else []
+
+
+def _data_of(memory: Memory, value: int) -> int:
+    """Return the pointer in struct RTypedData {flags, klass, fields, type, data}; 0 of
+    another object."""
+    if not is_pointer(value):
+        return 0
+    flags, *_, data = struct.unpack("<5Q", memory.read(value, 40))
+    return int(data) if flags & 0x1F == _T_DATA and is_pointer(data) else 0
+
+
 def _strings_in_data(memory: Memory, value: int) -> list[int]:
     """Return the entries of a typed object that replaces such an Array (4.1), from the
     first string on; [] for another object.
 
-    struct RTypedData {flags, klass, fields, type, data}; data is an rb_darray {size,
-    capa, {symbol, string} ...}.
+    Its structure is an rb_darray {size, capa, {symbol, string} ...}.
     """
-    if not is_pointer(value):
-        return []
-    flags, *_, data = struct.unpack("<5Q", memory.read(value, 40))
-    if flags & 0x1F != _T_DATA or not is_pointer(data):
-        return []
-    if read_word(memory, data) != _UNIT:
+    data = _data_of(memory, value)
+    if not data or read_word(memory, data) != _UNIT:
         return []
     return list(memoryview(memory.read(data + 24, 16 * _UNIT - 8)).cast("Q"))
 

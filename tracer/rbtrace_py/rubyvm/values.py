@@ -228,12 +228,23 @@ class Values:
         if not 0 < serial <= self.u32(place + self.offsets.symbols_last_id):
             return None
         arrays = self.u64(place + self.offsets.symbols_ids)
-        entries = self.element(arrays, serial // _IDS_PER_ARRAY)
+        number = serial // _IDS_PER_ARRAY
+        entries = self.element(arrays, number)
+        if entries is None and self.traits.symbols_in_data:
+            entries = self._data_element(arrays, number)
         if entries is None:
             return None
         if self.traits.symbols_in_data:
             return self._string_in_data(entries, serial % _IDS_PER_ARRAY)
         return self.element(entries, serial % _IDS_PER_ARRAY * 2)
+
+    def _data_element(self, value: int, index: int) -> int | None:
+        """Return an entry of ``struct id_entry_dir``, a number and a pointer, which is
+        in place of an Array (symbol.c of 4.1, from August 2026)."""
+        data = self.structure(value)
+        if not data or index >= self.u64(data):
+            return None
+        return self.u64(self.u64(data + 8) + 8 * index)
 
     def _string_in_data(self, entries: int, place: int) -> int | None:
         """Return the string of one ``struct sym_id_entry`` of an rb_darray, which

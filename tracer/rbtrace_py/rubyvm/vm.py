@@ -125,22 +125,42 @@ class RubyVM:
         self._tracks: dict[int, Track] = {}
         self._kept = 0
         self._collecting = self._find_collecting()
+        self._collecting_by_running: dict[int, tuple[int, int] | None] = {}
         self._marks: list[tuple[int, int]] = []
         self._marked: list[bytes] | None = []
 
-    def _find_collecting(self) -> tuple[int, int] | None:
-        """Find the word that tells of a collection, and its bit's mask."""
-        offsets = self.layout.offsets
-        if offsets.vm_objspace is None or offsets.objspace_flags is None:
-            return None
-        if offsets.objspace_gc_bit is None:
+    def _find_collecting(self, ractor: int = 0) -> tuple[int, int] | None:
+        """Find the word that tells of a collection, and its bit's mask.
+
+        ractor: from August 2026 on each has an object space of its own in 4.1, but for
+        one that has just begun; 0: the main one
+        """
+        offsets, u64 = self.layout.offsets, self.values.u64
+        if offsets.objspace_flags is None or offsets.objspace_gc_bit is None:
             return None
         try:
-            objspace = self.values.u64(self.vm + offsets.vm_objspace)
+            if offsets.ractor_objspace is not None:
+                main = u64(self.vm + (offsets.vm_main_ractor or 0))
+                objspace = u64((ractor or main) + offsets.ractor_objspace)
+            elif offsets.vm_objspace is not None:
+                objspace = u64(self.vm + offsets.vm_objspace)
+            else:
+                return None
         except UnreadableMemory:
             return None
         mask = 1 << offsets.objspace_gc_bit
         return (objspace + offsets.objspace_flags, mask) if objspace > 4096 else None
+
+    def _collecting_of(self, track: Track) -> tuple[int, int] | None:
+        """Return the word that tells of a collection by the thread of ``track``."""
+        offsets = self.layout.offsets
+        if offsets.ractor_objspace is None or not track.running:
+            return self._collecting
+        if track.running not in self._collecting_by_running:
+            ractor = track.running - (offsets.ractor_running_ec or 0)
+            found = self._find_collecting(ractor)
+            self._collecting_by_running[track.running] = found
+        return self._collecting_by_running[track.running]
 
     def collection(self) -> int:
         """Return a number that is another one once code may have been freed or moved.
@@ -250,6 +270,8 @@ class RubyVM:
             ractor_running_ec=o.ractor_running_ec or 0,
             has_zjit=self._unwinder.has_zjit,
             zjit=self._jit_frames_switch,
+            ractor_objspace=o.ractor_objspace or 0,
+            objspace_flags=o.objspace_flags or 0,
             imemo_mask=self.values.imemo_mask,
             method_entry=self.values.imemo_flags(traits.ment_imemo),
             follows=follows,
@@ -306,6 +328,7 @@ class RubyVM:
         Raises UnreadableMemory if the VM is not there (not yet, or not any more).
         """
         found = self._threads.all()
+        self._collecting_by_running.clear()
         for thread in found:
             track = self._tracks.get(thread.address)
             if track is None or track.running != thread.running:
@@ -437,7 +460,8 @@ class RubyVM:
             self.counts.failed += len(tracks)
             return [None] * len(tracks)
         unwinder = self._unwinder
-        wanted = [unwinder.ranges(track, self._collecting) for track in tracks]
+        words = map(self._collecting_of, tracks)
+        wanted = list(map(unwinder.ranges, tracks, words))
         for track, ranges in zip(tracks, wanted, strict=True):
             track.gathered = ranges
         try:
@@ -521,7 +545,8 @@ class RubyVM:
             return False
 
     def _gather(self, track: Track) -> list[bytes]:
-        track.gathered = self._unwinder.ranges(track, self._collecting)
+        word = self._collecting_of(track)
+        track.gathered = self._unwinder.ranges(track, word)
         return self.memory.gather(track.gathered)
 
     def _is_whole(self, reading: Reading) -> bool:

@@ -22,6 +22,7 @@ struct ruby {
   u32 follows;    /* its children are walked, too */
   u32 th_ractor, ractor_ec; /* in bytes: a ractor, and in it the EC that has the GVL */
   u32 gvl_queue, gvl_node; /* in bytes: of a ractor and of a thread; 0: not known */
+  u32 ractor_objspace, gc_flags; /* in bytes: of a ractor's own collector; 0: none */
   u64 queue;      /* up to 2.7: place of the GVL's queue */
   u64 zjit;       /* word that is not 0 while ZJIT has JITFrames; 0: it never has */
   u64 holder;     /* of the GVL: its place in a ractor; up to 2.7 its address */

@@ -182,10 +182,15 @@ static __always_inline bool is_runner(struct ruby *ruby, u64 thread, u64 ec) {
 
 /* 0, or 1 + enum gc_mode (gc.c) of the collection that this thread does. */
 static __always_inline u64 collecting(struct ruby *ruby, u64 thread, u64 ec) {
-  u64 word = 0;
-  if (!ruby->gc_place)
+  u64 word = 0, place = ruby->gc_place;
+  if (!place)
     return 0;
-  read_user(&word, sizeof word, (void *)ruby->gc_place);
+  if (ruby->ractor_objspace) {
+    read_user(&place, sizeof place, (void *)(thread + ruby->th_ractor));
+    read_user(&place, sizeof place, (void *)(place + ruby->ractor_objspace));
+    place += ruby->gc_flags;
+  }
+  read_user(&word, sizeof word, (void *)place);
   if (!(word & ruby->gc_mask) || !is_runner(ruby, thread, ec))
     return 0;
   return (word & GC_MODE) + 1;

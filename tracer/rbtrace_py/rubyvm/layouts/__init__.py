@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields as fields_of
+from dataclasses import replace
 from importlib import import_module
 
 from rbtrace_py.errors import UnknownRuby
@@ -57,8 +58,12 @@ def table_for(version: str) -> Table:
     for first, differences in getattr(module, "CHANGES", {}).items():
         if teeny >= first:
             fields = changed(fields, differences)
-    development = getattr(module, "DEVELOPMENT", "")
-    return Table((major, minor), module.TRAITS, fields, module.NEWEST, development)
+    table = Table((major, minor), module.TRAITS, fields, module.NEWEST)
+    later = None
+    for day, differences in reversed(getattr(module, "DEVELOPMENT", {}).items()):
+        fields = changed(module.FIELDS, differences)
+        later = replace(table, fields=fields, development=day, later=later)
+    return later or table
 
 
 def _unknown(version: str, minor: tuple[int, int]) -> UnknownRuby:

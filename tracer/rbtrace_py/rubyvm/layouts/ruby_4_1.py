@@ -1,21 +1,19 @@
 """Ruby 4.1, x86-64: of its development branch, as no release is out.
 
-Verified: DWARF of a build of 28 July 2026 (120c8fa88c), and its running program. The
-release may move members.
+Verified: DWARF of builds of 28 July and 7 August 2026 (120c8fa88c, ac8d936d60), and
+their running programs. The release may move members.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from rbtrace_py.rubyvm.layout import Field, changed
+from rbtrace_py.rubyvm.layout import Differences, Field, changed
 from rbtrace_py.rubyvm.layouts import ruby_4_0 as before
 
 NEWEST = 0
 """The newest patch release that has this layout, as far as is known."""
-
-DEVELOPMENT = "28 July 2026"
-"""The day of the revision of the development branch that verified this layout."""
 
 TRAITS = replace(
     before.TRAITS,
@@ -57,3 +55,26 @@ FIELDS = changed(
         "queue_most": 88,
     },
 )
+
+DEVELOPMENT: Mapping[str, Differences] = {
+    "28 July 2026": {},
+    # Each ractor has an object space of its own.
+    "7 August 2026": {
+        "vm_main_thread": 56,
+        "vm_main_ractor": 48,
+        "vm_objspace": None,
+        "ractor_objspace": Field(552, "rb_ractor_t.objspace"),
+        "ractor_threads": 248,
+        "ractor_running_ec": 384,
+        "ractor_main_thread": 392,
+        "ractor_list_node": 440,
+        "gvl_queue": 344,
+        "gvl_holder": 320,
+        "fiber_prev": 552,
+        "fiber_status": 568,
+        "objspace_gc_bit": 6,
+        "objspace_count": 2584,
+    },
+}
+"""Differences of revisions of the development branch, by their day. The first that a
+program's memory does not contradict counts."""

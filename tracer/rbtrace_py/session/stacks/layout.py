@@ -73,7 +73,8 @@ def _offsets(attached: Attached) -> list[Offset]:
     layout = attached.layout
     words: Mapping[str, Field] = {}
     with suppress(UnknownRuby):
-        words = table_for(attached.version.text).fields
+        table = table_for(attached.version.text)
+        words = {**(table.later or table).fields, **table.fields}
     found = []
     for field in fields(Offsets):
         name = field.name
