@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -28,6 +29,7 @@ from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import descendants
 from rbtrace_py.linux.ptrace.tracee import Tracee
+from rbtrace_py.model.stacks import SampleFlags
 from rbtrace_py.rubyvm import attach as attaching
 from rbtrace_py.rubyvm import layout_sources, roots
 from rbtrace_py.rubyvm.attach import attach, check_zjit
@@ -35,6 +37,7 @@ from rbtrace_py.rubyvm.detect import find_ruby, forced_version
 from rbtrace_py.rubyvm.layout import Origin
 from rbtrace_py.rubyvm.layouts import table_for
 from rbtrace_py.rubyvm.saved import read_saved, write_saved
+from rbtrace_py.rubyvm.vm import RubyVM
 from rubies import EACH, HERE, WAITING, chroot, command, each_ruby, own_ruby
 from ruby_builds import TREES, Build
 
@@ -221,6 +224,7 @@ def test_a_table_that_is_wrong_is_refused(
     with_wrong(monkeypatch, th_list_node=8)
     with pytest.raises(UnknownRuby, match="main thread is on no list") as caught:
         attach(ruby, source=Origin.TABLE)
+    assert re.search(r"\(.*th_list_node 8\b.*\)$", str(caught.value))
     assert "--layout FILE" in caught.value.hint
 
 
@@ -338,6 +342,85 @@ def test_zjit_that_a_newer_minor_version_switches_on_later(
         assert target.step("go") == "on"
         with pytest.raises(UnknownRuby, match="may run ZJIT"):
             check_zjit(process, memory, attached)
+
+
+@pytest.mark.rubies
+@pytest.mark.parametrize(
+    ("jit", "what", "is_read"),
+    [
+        ("", "symbols", True),
+        ("zjit", "symbols", False),
+        ("", "stack map", True),
+        ("yjit", "stack map", True),
+        ("zjit", "stack map", False),
+        ("zjit", "nothing", True),
+    ],
+)
+def test_frames_of_zjit_of_an_unknown_form_are_refused(
+    jit: str,
+    what: str,
+    is_read: bool,
+    started: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Older revisions of 4.1 have no stack map in a JITFrame, and find it elsewhere."""
+    words = Build("4.1.0dev-shared", jit).words()
+    program = f"def m = 1; 1000.times {{ m }}; {WAITING}"
+    target = started(*words, "--disable-gems", "-e", program)
+    look_up = layout_sources.fields_from_dwarf
+
+    def without(*arguments: Any) -> Any:
+        found = look_up(*arguments)
+        assert found is not None
+        fields = {**found.fields}
+        del fields["jit_frame_map_size"]
+        return replace(found, fields=fields)
+
+    if what == "symbols":
+        monkeypatch.setattr(attaching, "find_zjit", lambda _: None)
+        monkeypatch.setattr(attaching, "may_hide_zjit", lambda _: True)
+    if what == "stack map":
+        monkeypatch.setattr(layout_sources, "fields_from_dwarf", without)
+    with Process(target.pid) as process:
+        if is_read:
+            assert attach(process).notes
+        else:
+            with pytest.raises(UnknownRuby, match="may run ZJIT"):
+                attach(process)
+
+
+@pytest.mark.rubies
+@pytest.mark.parametrize("name", ["4.1.0dev-shared", "4.1.0dev-shared-stripped"])
+def test_frames_of_zjit_that_is_switched_on_later(name: str, started: Start) -> None:
+    """A VM that was read before reads the frames of ZJIT from then on."""
+    program = (
+        "$stdout.sync = true; def outer(n) = inner(n, 1);"
+        "def inner(n, m) = n > 0 ? m : [n].each { puts :on; $stdin.gets };"
+        "puts :ready; $stdin.gets;"
+        "RubyVM::ZJIT.enable; 1000.times { outer(1) }; outer(0)"
+    )
+    target = started(*Build(name).words(), "--disable-gems", "-e", program)
+    with Process(target.pid) as process:
+        found = attach(process)
+        vm = RubyVM(
+            ProcessMemory(process.pid),
+            found.layout,
+            found.vm_address,
+            found.symbols_address,
+            zjit=found.zjit_address,
+        )
+        (main,) = vm.threads()
+        assert vm.sample(main) is not None
+        assert not vm.has_jit_frames
+        assert target.step("go") == "on"
+        walked = vm.sample(main)
+    assert vm.has_jit_frames
+    assert walked is not None
+    assert [frame.name for frame in walked.stack.frames] == [
+        "<main>", "Object#outer", "Object#inner", "Array#each",
+        "block in Object#inner", "IO#gets",
+    ]  # fmt: skip
+    assert walked.flags is SampleFlags.CLEAN
 
 
 def test_not_ruby(started: Start) -> None:

@@ -29,6 +29,9 @@ from rbtrace_py.rubyvm.roots import (
 )
 from rbtrace_py.rubyvm.saved import SavedLayout
 
+_MOST_SHOWN = 8
+"""Offsets that a refusal names at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attached:
@@ -121,7 +124,10 @@ def attach(
         )
         wrong = verdict.contradiction
         if wrong is not None and not wrong.is_doubt:
-            raise _refusal(ruby, version, wrong)
+            raise _refusal(ruby, version, wrong, verdict.layout)
+        if not is_unknown and _has_other_jit_frames(verdict.layout):
+            is_unknown = True
+            _refuse_zjit(process, memory, zjit, ruby.path)
         return Attached(
             version,
             ruby.path,
@@ -190,8 +196,18 @@ def _notes(symbols: Root | None) -> list[str]:
     return []
 
 
+def _has_other_jit_frames(layout: Layout) -> bool:
+    """Return whether DWARF says that a JITFrame has no stack map.
+
+    Before June 2026 it had none, and before that jit_return had another meaning.
+    """
+    has_dwarf = layout.origins.get("ec_cfp") is Origin.DWARF
+    is_there = layout.origins.get("jit_frame_map_size") is Origin.DWARF
+    return layout.traits.has_jit_frames and has_dwarf and not is_there
+
+
 def _refusal(
-    ruby: Ruby, version: Version, wrong: Contradiction
+    ruby: Ruby, version: Version, wrong: Contradiction, layout: Layout
 ) -> UnknownRuby | VmNotStarted:
     if wrong.is_unmade:
         return VmNotStarted(
@@ -200,9 +216,17 @@ def _refusal(
         )
     return UnknownRuby(
         f"unknown structures in Ruby {version.text} ({ruby.path}): in its memory,"
-        f" {wrong.reason}",
+        f" {wrong.reason}{_checked_offsets(wrong, layout)}",
         "Install its debug symbols, or give --layout FILE from an unstripped build",
     )
+
+
+def _checked_offsets(wrong: Contradiction, layout: Layout) -> str:
+    """Return the offsets of the check that failed, as text."""
+    known = ((name, getattr(layout.offsets, name)) for name in sorted(wrong.fields))
+    texts = [f"{name} {offset}" for name, offset in known if offset is not None]
+    more = ", …" if len(texts) > _MOST_SHOWN else ""
+    return f" ({', '.join(texts[:_MOST_SHOWN])}{more})" if texts else ""
 
 
 def _refuse_zjit(
@@ -222,7 +246,6 @@ def _refuse_zjit(
         is_on = read_word(memory, zjit.address) != 0
     if is_on:
         raise UnknownRuby(
-            f"{path} may run ZJIT, whose frames cannot be trusted: its version is newer"
-            " than supported, or its symbols are missing",
+            f"{path} may run ZJIT, whose frames are of an unknown form here",
             "Run it without --zjit, or use a newer rbtrace-py",
         )
