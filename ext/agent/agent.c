@@ -18,6 +18,8 @@
  *
  * SPDX-License-Identifier: MIT
  */
+#define _GNU_SOURCE /* RTLD_DEFAULT */
+#include <dlfcn.h>
 #include <sys/mman.h>
 
 #include "hook/hook.h"
@@ -31,6 +33,10 @@ VALUE marker;
 ID attached_name, new_name;
 VALUE nil_value;
 uint64_t arming;
+
+static const struct data_type marker_type = {.name = "tracepoint/agent", .mark = mark_classes};
+
+#define VISIBLE __attribute__((visibility("default")))
 
 #define ARGUMENTS_0
 #define ARGUMENTS_1 , a
@@ -55,7 +61,22 @@ static void *wiped_by_fork(void) {
   return page;
 }
 
-__attribute__((visibility("default"))) void Init_agent_hook(void) {
+/*
+ * A development version of Ruby calls this function of each extension, and refuses one
+ * with another number than its own (dln.c). The hook does not depend on that number: it
+ * compares what it reads with what Ruby's functions return. It therefore returns the number
+ * with which the program itself was compiled. Released versions do not call this function.
+ *
+ * Within this object its public name may stand for the program's function.
+ */
+static unsigned long long abi_version(void) {
+  unsigned long long (*programs)(void) = dlsym(RTLD_DEFAULT, "ruby_abi_version");
+  return programs && programs != abi_version ? programs() : 0;
+}
+
+VISIBLE unsigned long long ruby_abi_version(void) __attribute__((alias("abi_version")));
+
+VISIBLE void Init_agent_hook(void) {
   VALUE outer = rb_define_module_under(rb_define_module("Tracepoint"), "Agent");
   VALUE native = rb_define_module_under(outer, "Native");
   if ((alive = wiped_by_fork()))
@@ -66,7 +87,7 @@ __attribute__((visibility("default"))) void Init_agent_hook(void) {
   new_name = rb_intern("new");
   nil_value = rb_ary_pop(rb_ary_new());
   know_expressions();
-  marker = rb_data_object_wrap(rb_cObject, &marker, mark_classes, NULL);
+  marker = rb_data_typed_object_wrap(rb_cObject, &marker, &marker_type);
   rb_gc_register_address(&marker);
   ENTRIES(DEFINED)
 }

@@ -19,6 +19,16 @@ struct trace_arg {
   VALUE data;
 };
 
+/*
+ * The beginning of rb_data_type_t, the same in all versions. Its end moved in 4.1: zeros are
+ * right there, for no parent and no flags.
+ */
+struct data_type {
+  const char *name;
+  void (*mark)(void *);
+  const void *zeros[30];
+};
+
 typedef VALUE (*method_function)();
 typedef void (*hook_function)(VALUE data, const struct trace_arg *arg);
 
@@ -33,8 +43,7 @@ extern void rb_add_event_hook2(hook_function function, uint32_t events,
                                VALUE data, int flags);
 extern int rb_remove_event_hook_with_data(hook_function function, VALUE data);
 extern int rb_frame_method_id_and_class(ID *id, VALUE *owner);
-extern VALUE rb_data_object_wrap(VALUE klass, void *data, void (*mark)(void *),
-                                 void (*release)(void *));
+extern VALUE rb_data_typed_object_wrap(VALUE klass, void *data, const void *type);
 extern void rb_gc_register_address(VALUE *address);
 extern void rb_gc_mark(VALUE object);
 extern VALUE rb_thread_current(void);

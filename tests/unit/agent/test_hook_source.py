@@ -28,6 +28,7 @@ TYPES = {
     "struct trace_arg *": "rb_trace_arg_t *",
     "rb_string_value_ptr(VALUE *": "rb_string_value_ptr(volatile VALUE *",
     "unsigned long long rb_num2ull": "unsigned LONG_LONG rb_num2ull",
+    "void *data, const void *type": "void *data, const rb_data_type_t *type",
     "void *rb_ractor_local_storage_ptr_newkey(const void *type)": (
         "rb_ractor_local_key_t rb_ractor_local_storage_ptr_newkey("
         "const struct rb_ractor_local_storage_type *type)"
@@ -71,7 +72,10 @@ def test_only_its_beginning_is_seen(tmp_path: Path) -> None:
     built.write_bytes(hook())
     command = ["nm", "-D", "--defined-only", str(built)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert [line.split()[2] for line in done.stdout.splitlines()] == ["Init_agent_hook"]
+    assert [line.split()[2] for line in done.stdout.splitlines()] == [
+        "Init_agent_hook",
+        "ruby_abi_version",
+    ]
 
 
 def declarations() -> Iterator[tuple[str, str]]:
