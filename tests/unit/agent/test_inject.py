@@ -6,7 +6,8 @@ import pytest
 from injecting import Bell, bell, injected, ring, state
 
 from processes import times
-from rubies import EACH
+from rubies import EACH, chroot
+from ruby_builds import ARCHIVES
 
 __all__ = ["bell"]
 
@@ -26,7 +27,7 @@ KINDS = (
 )
 
 
-@pytest.mark.parametrize("ruby", EACH)
+@pytest.mark.parametrize("ruby", [*EACH, *map(chroot, ARCHIVES)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_code_runs_and_the_program_goes_on(
     kind: str, ruby: str, bell: Bell

@@ -1,4 +1,4 @@
-/* The three functions that are mined, of structures like CRuby's. */
+/* The functions that are mined, of structures like CRuby's. */
 #include <stdlib.h>
 
 struct objspace {
@@ -52,4 +52,22 @@ long rb_fiber_alive_p(long value) {
   struct fiber *fiber = check(value);
   if (!fiber) refuse();
   return fiber->status == 3 ? 0 : 0x14;
+}
+
+static struct {
+  struct {
+    void (*function)(void *);
+    void *data;
+  } jobs[32];
+} postponed_job_queue;
+
+int rb_postponed_job_preregister(unsigned flags, void (*function)(void *), void *data) {
+  for (int i = 0; i < 32; i++) {
+    void *found = __sync_val_compare_and_swap(&postponed_job_queue.jobs[i].function, 0, function);
+    if (!found || found == function) {
+      __sync_lock_test_and_set(&postponed_job_queue.jobs[i].data, data);
+      return i;
+    }
+  }
+  return -1;
 }

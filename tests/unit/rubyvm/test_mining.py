@@ -18,7 +18,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.attach import attach
 from rbtrace_py.rubyvm.detect import find_ruby
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
-from rbtrace_py.rubyvm.mining import mine, pointer_in
+from rbtrace_py.rubyvm.mining import addresses_in, mine, pointer_in
 from rubies import each_ruby
 
 OFFSETS = replace(
@@ -79,6 +79,8 @@ def test_what_compilers_make(level: str, flags: str, tmp_path: Path) -> None:
         assert found is not None
         assert found[1] == (flags != "-DHIDDEN")
         assert found[1] or found[0] == pointer.address + ruby.bias
+        table = ruby.symbols.find("postponed_job_queue").address + ruby.bias
+        assert table in addresses_in(ruby, "rb_postponed_job_preregister")
 
 
 def test_what_is_not_optimized_says_nothing_wrong(tmp_path: Path) -> None:
@@ -114,6 +116,7 @@ def test_any_bytes() -> None:
         ruby: Any = Hostile(data, chance.choice([0, 1, 512, 1 << 62]))
         assert set(mine(ruby, OFFSETS).offered) <= MINED
         pointer_in(ruby, "ruby_vm_at_exit")
+        addresses_in(ruby, "rb_postponed_job_preregister")
 
 
 @each_ruby

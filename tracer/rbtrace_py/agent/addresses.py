@@ -27,6 +27,7 @@ class RubyAddresses:
     eval_string: ``rb_eval_string(const char *)``
     register_one: ``rb_postponed_job_register_one``, up to 4.0
     preregister, trigger: ``rb_postponed_job_preregister`` and ``…_trigger``, since 3.3
+    job_tables: variables one of which may be the table of postponed jobs, since 4.1
     current_ec: up to 2.7, a pointer to the execution context of the thread that ran
     Ruby last: ``rb_postponed_job_register_one`` announces a job to that thread
     code: first address and end of each executable mapping of its file
@@ -39,6 +40,7 @@ class RubyAddresses:
     register_one: int | None
     preregister: int | None
     trigger: int | None
+    job_tables: tuple[int, ...]
     current_ec: int | None
     code: tuple[tuple[int, int], ...]
     filters: int

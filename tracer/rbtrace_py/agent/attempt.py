@@ -145,6 +145,7 @@ class Attempts:
         return find_handle(
             memory,
             self._ruby.vm,
+            self._ruby.job_tables,
             (self._ruby.eval_string or 0, self._text.address),
             lambda address: any(m.start <= address < m.end for m in code),
         )

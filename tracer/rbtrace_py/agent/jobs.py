@@ -7,14 +7,14 @@ what it returns.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.memory import Memory
 
 _VM_SIZE = 16 << 10
-"""Bytes of ``rb_vm_t`` looked through: it has 2 to 8 kB, ``postponed_job_queue`` is a
-pointer in it (vm_core.h)."""
+"""Bytes of ``rb_vm_t`` looked through: it has 2 to 8 kB. Up to 4.0 its member
+``postponed_job_queue`` points to the table (vm_core.h)."""
 _PAGE = 4096
 _JOBS = 32
 """PJOB_TABLE_SIZE (vm_trace.c); the table begins the structure."""
@@ -24,15 +24,27 @@ _LOWEST, _HIGHEST = 1 << 16, 1 << 47
 
 
 def find_handle(
-    memory: Memory, vm: int, job: tuple[int, int], is_code: Callable[[int], bool]
+    memory: Memory,
+    vm: int,
+    job_tables: Sequence[int],
+    job: tuple[int, int],
+    is_code: Callable[[int], bool],
 ) -> int | None:
-    """The number of ``job``, a function and its data; None if it has none.
+    """Return the number of a postponed job, or None.
 
-    None too where two places could be the table, as a wrong number crashes Ruby.
+    None also if two tables contain the job, because a wrong number crashes Ruby.
+
+    Args:
+        memory: Memory of the process.
+        vm: Address of its ``rb_vm_t``.
+        job_tables: Other addresses at which the table may be. Since 4.1 it is a
+            separate variable (vm_trace.c).
+        job: Function and data.
+        is_code: Returns whether an address is in executable memory.
     """
     found: set[int] = set()
-    for word in set(_words(memory, vm)):
-        number = _number_in(memory, word, job, is_code)
+    for table in {*_words(memory, vm), *job_tables}:
+        number = _number_in(memory, table, job, is_code)
         if number is not None:
             found.add(number)
     return found.pop() if len(found) == 1 else None

@@ -17,10 +17,12 @@ from rbtrace_py.rubyvm.detect import Ruby
 from rbtrace_py.rubyvm.layout import Offsets
 
 _MOST_CODE = 512
-_POINTER = re.compile(
-    rb"[\x48\x4c]\x8b([\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(....)", re.S
-)
+_VARIABLE = rb"([\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(....)"
+"""Operands ``variable(%rip), %rax``, of any register."""
+_POINTER = re.compile(rb"[\x48\x4c]\x8b" + _VARIABLE, re.S)
 """``mov pointer(%rip), %rax``"""
+_ADDRESS = re.compile(rb"[\x48\x4c]\x8d" + _VARIABLE, re.S)
+"""``lea variable(%rip), %rax``"""
 _LOAD = rb"(?:\x0f\xb6|\x8a|\x8b)"
 """Load of an int or a byte; what follows says from where."""
 _STATUS = re.compile(_LOAD + rb"[\x80-\x87](....)", re.S)
@@ -108,6 +110,13 @@ def pointer_in(ruby: Ruby, function: str) -> tuple[int, bool] | None:
         rb"[\x48\x4c]\x8b[" + re.escape(again) + b"]", code[match.end() :]
     )
     return address + match.end() + _number(match[2]), is_slot is not None
+
+
+def addresses_in(ruby: Ruby, function: str) -> tuple[int, ...]:
+    """Return the addresses of variables that a function takes, in the process."""
+    start, code = _code(ruby, function)
+    found = _ADDRESS.finditer(code)
+    return tuple(start + match.end() + _number(match[2]) for match in found)
 
 
 def _code(ruby: Ruby, function: str) -> tuple[int, bytes]:

@@ -10,6 +10,7 @@ from rbtrace_py.errors import VmNotStarted
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process, parse_status
 from rbtrace_py.rubyvm.detect import Ruby, find_ruby
+from rbtrace_py.rubyvm.mining import addresses_in
 from rbtrace_py.rubyvm.roots import find_vm
 
 
@@ -28,6 +29,7 @@ def ruby_addresses(process: Process) -> RubyAddresses:
             register_one=ruby.address("rb_postponed_job_register_one"),
             preregister=ruby.address("rb_postponed_job_preregister"),
             trigger=ruby.address("rb_postponed_job_trigger"),
+            job_tables=addresses_in(ruby, "rb_postponed_job_preregister"),
             current_ec=ruby.address("ruby_current_execution_context_ptr"),
             code=tuple((m.start, m.end) for m in ruby.file.file.executable),
             filters=filters,
