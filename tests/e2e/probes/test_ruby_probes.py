@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import pairwise
+
 import pytest
 
-from commands import answer, by_key, has_ruby_probes, run
-from processes import Target
+import rubies
+from commands import Tracer, answer, by_key, has_ruby_probes, run
+from processes import TARGETS, Target
+from ruby_builds import JITS, Build, unpack
+
+Trace = Callable[..., Tracer]
 
 LOOP = """
 $stdout.sync = true
@@ -67,3 +76,115 @@ def test_all_sites_of_a_probe_and_its_semaphore(ruby, trace):
     ruby.step()
     counts = {group["series"]: group["count"] for group in answer(tracer)["groups"]}
     assert counts == {"ruby:load__entry": 3, "ruby:load__return": 3}
+
+
+NEW_IN_4_1 = {
+    "gc__enter": "event",
+    "gc__exit": "event",
+    "gc__mark_stacked_objects": "popped_count",
+    "gc__obj_free": "obj flags",
+    "gc__obj_new": "obj flags",
+    "gc__sweep_page": "slot_size final_slots freed_slots empty_slots",
+    "gc__xcalloc": "n size",
+    "gc__xfree": "ptr size",
+    "gc__xmalloc": "n size",
+    "gvl__acquire": "",
+    "gvl__release": "",
+    "rts__set_running": "sched old_thread new_thread",
+}
+
+
+@pytest.fixture(params=list(map(rubies.chroot, ("", *JITS))))
+def newer(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """A Ruby 4.1, with a JIT or without."""
+    name = "4.1.0dev-shared"
+    unpack(name)
+    program = str(rubies.DIRECTORY / name / "bin" / "ruby")
+    words = [*Build(program, request.param).words(), "--disable-gems"]
+    with closing(Target(*words, str(TARGETS / "probes/newer_probes.rb"))) as target:
+        yield target
+
+
+def test_arguments_of_newer_probes(newer: Target) -> None:
+    out, err, code = run("probes", newer.pid, "--json", "ruby:*")
+    assert code == 0, err
+    found = {
+        probe["name"]: " ".join(argument["name"] for argument in probe["arguments"])
+        for probe in json.loads(out)["probes"]
+    }
+    assert {name: found.get(name) for name in NEW_IN_4_1} == NEW_IN_4_1
+
+
+def test_pauses_for_the_collector(newer: Target, trace: Trace) -> None:
+    tracer = trace("latency", newer.pid, "gc-pause", "--by", "event", "--json")
+    assert newer.step("collect 5") == "done"
+    assert by_key(answer(tracer)) == {0: 5}  # each a start
+
+
+def test_swept_pages(newer: Target, trace: Trace) -> None:
+    words = ("gc__mark_stacked_objects", "gc__sweep_page")
+    tracer = trace("count", newer.pid, *words, "--json")
+    assert newer.step("collect 5") == "done"
+    counts = {group["series"]: group["count"] for group in answer(tracer)["groups"]}
+    assert counts["ruby:gc__mark_stacked_objects"] >= 5
+    assert counts["ruby:gc__sweep_page"] >= 50
+
+
+def test_new_objects(newer: Target, trace: Trace) -> None:
+    words = ("gc__obj_new", "--by", "flags", "--yes", "--json")
+    tracer = trace("count", newer.pid, *words)
+    assert newer.step("create 1000") == "done"
+    assert 1000 in by_key(answer(tracer)).values()
+
+
+@pytest.mark.parametrize("probe", ["gc__xmalloc", "gc__xfree"])
+def test_memory_outside_of_the_heap(newer: Target, trace: Trace, probe: str) -> None:
+    words = (probe, "size", "--filter", "size > 123000", "--yes", "--json")
+    tracer = trace("values", newer.pid, *words)
+    # With a NUL; the last one may still be on the stack when the others are freed.
+    assert newer.step("allocate 8") == "done"
+    assert newer.step("collect 1") == "done"
+    (group,) = answer(tracer)["groups"]
+    assert group["count"] in {"gc__xmalloc": (8,), "gc__xfree": (7, 8)}[probe]
+    assert group["min"] <= 123_457 <= group["max"] < 123_600
+
+
+def test_handovers_of_the_gvl(newer: Target, trace: Trace) -> None:
+    tracer = trace("trace", newer.pid, "rts__set_running", "--json")
+    assert newer.step("switch 50") == "done"
+    out, err, code = tracer.finish()
+    assert code == 0, err
+    lines = map(json.loads, out.splitlines())
+    events = [line["arguments"] for line in lines if "arguments" in line]
+    assert len(events) >= 100
+    assert len({event["sched"] for event in events}) == 1
+    for before, after in pairwise(events):
+        assert after["old_thread"] == before["new_thread"]
+
+
+def test_the_vms_lock(newer: Target, trace: Trace) -> None:
+    tracer = trace("latency", newer.pid, "vm-lock", "--json")
+    assert newer.step("create 100000") == "done"
+    (group,) = answer(tracer)["groups"]
+    assert group["count"] > 0
+
+
+@pytest.mark.parametrize("command", ["count", "trace"])
+def test_probes_of_allocations_need_a_yes(newer: Target, command: str) -> None:
+    out, err, code = run(command, newer.pid, "ruby:gc__obj_new")
+    assert (out, code) == ("", 1)
+    assert "--yes" in err
+
+
+def test_a_glob_passes_over_allocations(newer: Target, trace: Trace) -> None:
+    tracer = trace("count", newer.pid, "ruby:gc__*", "--json")
+    assert newer.step("create 1000") == "done"
+    names = {group["series"] for group in answer(tracer)["groups"]}
+    assert "ruby:gc__enter" in names
+    assert not {"ruby:gc__obj_new", "ruby:gc__xmalloc", "ruby:gc__xfree"} & names
+
+
+def test_a_ruby_without_the_newer_probes(ruby: Target) -> None:
+    out, err, code = run("latency", ruby.pid, "gc-pause")
+    assert (out, code) == ("", 4)
+    assert "Use Ruby 4.1 or later" in err

@@ -192,6 +192,7 @@ UMASKS = sum(number & 0o777 for number in range(1, 1001))
 EACH: dict[str, tuple[str, str | None, str, int]] = {
     "shop:sold": ("fire", None, "Events#fire", 1000),
     "ruby:object__create": ("create", None, "Events#make", 1000),
+    "ruby:gc__obj_new": ("create", None, "Events#make", 1000),
     "ruby:raise": ("fail", None, "Events#one_fails", 1000),
     "uprobe:libc:getppid": ("parent", None, "Events#ask", 1000),
     "uprobe:libc:umask": ("mask", "arg0", "Events#veil", UMASKS),
@@ -206,9 +207,9 @@ EACH: dict[str, tuple[str, str | None, str, int]] = {
 def test_each_kind(build: Build, trace: TRACE) -> None:
     build_gem(build)
     with closing(Target(*build.words(), "-I", LIB, EVENTS)) as target:
-        events = EACH
-        if not has_probes_of_ruby(int(target.ready.split()[1])):
-            events = {word: EACH[word] for word in EACH if not word.startswith("ruby:")}
+        there = probes_of_ruby(int(target.ready.split()[1]))
+        is_there = {word: word in there or word[:5] != "ruby:" for word in EACH}
+        events = {word: EACH[word] for word in EACH if is_there[word]}
         found = {}
         for event, (verb, argument, method, _) in events.items():
             options = ["--weight", argument] if argument else []
@@ -217,8 +218,9 @@ def test_each_kind(build: Build, trace: TRACE) -> None:
     assert found == {event: expected for event, (*_, expected) in events.items()}
 
 
-def has_probes_of_ruby(pid: int) -> bool:
-    return any(probe.provider == "ruby" for probe in find_probes(Process(pid)))
+def probes_of_ruby(pid: int) -> set[str]:
+    found = find_probes(Process(pid))
+    return {probe.full_name for probe in found if probe.provider == "ruby"}
 
 
 @pytest.mark.parametrize("event", ["shop:sold", "uprobe:libc:getppid"])
@@ -250,7 +252,7 @@ def test_several_on_one_processor_lose_nothing_in_silence(trace: TRACE) -> None:
     [("shop:sold", "fire"), ("uprobe:libc:getppid", "parent"), ("ruby:raise", "fail")],
 )
 def test_several_processes(target: Target, trace: TRACE, event: str, verb: str) -> None:
-    if event == "ruby:raise" and not has_probes_of_ruby(target.pid):
+    if event == "ruby:raise" and not probes_of_ruby(target.pid):
         event, verb = "syscall:getppid", "parent"  # this Ruby was built without probes
     with closing(Target("ruby", f"-I{LIB}", EVENTS)) as other:
         pids = f"{target.pid},{other.pid}"

@@ -62,9 +62,9 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Measure how long methods, spans or pairs of probes take.
 
     A WORD is the name of a span; BEGIN..END for any two probes, paired per thread,
-    nested pairs included; or gc, gc-mark, gc-sweep, gvl, require, load or cmethod
-    for Ruby's built-in probes. Histograms are kept in the kernel, with three
-    significant digits and without losses at any rate.
+    nested pairs included; or gc, gc-pause, gc-mark, gc-sweep, vm-lock, require, load
+    or cmethod for Ruby's built-in probes. Histograms are kept in the kernel, with
+    three significant digits and without losses at any rate.
 
     The agent's hook inside the process times method and gc: every call of a Ruby
     method, with recursion and exceptions, as a table of calls, total, self and

@@ -273,8 +273,8 @@ def latency(
 
     Args:
         pids: One process or several.
-        *words: Names of spans, ``BEGIN..END`` for a pair of probes, ``gc``, ``gvl``,
-            ``require``, ``load``, ``cmethod`` or ``method``.
+        *words: Names of spans, ``BEGIN..END`` for a pair of probes, ``gc``,
+            ``gc-pause``, ``vm-lock``, ``require``, ``load``, ``cmethod`` or ``method``.
         seconds: How long to measure.
         **options: ``by``, ``filter``, ``max_keys``, ``via``, ``wait``,
             ``subprocesses``, ``attach``, ``yes``: see ``EventKeywords``.

@@ -2,6 +2,7 @@
 
 A class's or method's name, a path and a message are C strings; a line is an
 int; a length is a long, but sites that pass a constant pass it as an int.
+Sizes, counts, addresses, and flags are integers, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from rbtrace_py.model.probes import Operand, OperandType
 
 PROVIDER = "ruby"
 
-_INTEGERS = frozenset({"line", "length"})
+_STRINGS = frozenset(
+    {"class", "method", "file", "required", "loaded", "symbol", "value", "instruction"}
+)
 
 
 def _operands(words: str) -> tuple[Operand, ...]:
@@ -18,9 +21,9 @@ def _operands(words: str) -> tuple[Operand, ...]:
 
 
 def _operand(name: str) -> Operand:
-    if name in _INTEGERS:
-        return Operand(name, OperandType.INTEGER, signed=True)
-    return Operand(name, OperandType.STRING)
+    if name in _STRINGS:
+        return Operand(name, OperandType.STRING)
+    return Operand(name, OperandType.INTEGER, signed=True)
 
 
 _TABLE = {
@@ -49,10 +52,19 @@ _TABLE = {
     "gc__mark__end": "",
     "gc__sweep__begin": "",
     "gc__sweep__end": "",
-    "gc__enter": "",
-    "gc__exit": "",
+    # Since 4.1.
+    "gc__enter": "event",
+    "gc__exit": "event",
+    "gc__mark_stacked_objects": "popped_count",
+    "gc__sweep_page": "slot_size final_slots freed_slots empty_slots",
+    "gc__obj_new": "obj flags",
+    "gc__obj_free": "obj flags",
+    "gc__xmalloc": "n size",
+    "gc__xcalloc": "n size",
+    "gc__xfree": "ptr size",
     "gvl__acquire": "",
     "gvl__release": "",
+    "rts__set_running": "sched old_thread new_thread",
 }
 
 RUBY_PROBES = {name: _operands(words) for name, words in _TABLE.items()}

@@ -74,7 +74,11 @@ class Latency(Grouped):
     @staticmethod
     def _unknown(word: str, name: str, probes: Sequence[Probe]) -> Exception:
         error = select.unknown_probe(name, probes)
-        if word.removeprefix(":") in select.BUILT_IN_PAIRS:
+        if word.removeprefix(":") not in select.BUILT_IN_PAIRS:
+            return error
+        if any(probe.provider == "ruby" for probe in probes):
+            error.hint = f"Use Ruby 4.1 or later, whose built-in probes {word} needs"
+        else:
             error.hint = (
                 f"Use a Ruby with built-in probes, which {word} needs: this one was"
                 " built without them (like Debian's 3.3 and later); see `rbtrace-py"

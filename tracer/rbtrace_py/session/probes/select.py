@@ -46,11 +46,13 @@ BUILT_IN_PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
         ("ruby:gc__mark__begin", "ruby:gc__mark__end"),
         ("ruby:gc__sweep__begin", "ruby:gc__sweep__end"),
     ),
+    "gc-pause": (("ruby:gc__enter", "ruby:gc__exit"),),
     "gc-mark": (("ruby:gc__mark__begin", "ruby:gc__mark__end"),),
     "gc-sweep": (("ruby:gc__sweep__begin", "ruby:gc__sweep__end"),),
     "require": (("ruby:require__entry", "ruby:require__return"),),
     "load": (("ruby:load__entry", "ruby:load__return"),),
-    "gvl": (("ruby:gvl__acquire", "ruby:gvl__release"),),
+    # Despite their names, they fire at the VM's lock, not at the GVL (vm_sync.c, 4.1).
+    "vm-lock": (("ruby:gvl__acquire", "ruby:gvl__release"),),
     "cmethod": (("ruby:cmethod__entry", "ruby:cmethod__return"),),
 }
 """Words for what Ruby's own probes measure (CRuby's probes.d)."""

@@ -56,6 +56,8 @@ class ProbeSession(Starting, ProbeQuery):
 
     command = ""
     measures_cost = True
+    limits_cost = False
+    """True if the session detaches when the hits take too much CPU."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class ProbeSession(Starting, ProbeQuery):
         self._tracked: TrackedPids | None = None
         self._engines: list[Engine] = []
         self._meter: CostMeter | None = None
-        self._is_confirmed = False
+        self._confirmed: set[hazards.Hazard | None] = {None}
         self._ended_ns: int | None = None
         self._arming: method_probe_arming.MethodProbeArming | None = None
 
@@ -190,18 +192,18 @@ class ProbeSession(Starting, ProbeQuery):
 
     def _ask(self, probes: Sequence[Probe]) -> None:
         """Before anything is done: a probe that can harm the target needs a yes."""
-        text = hazards.hazard(self.named(probes))
-        if text is None:
-            return
-        require(self.options.confirm, text, hazards.CMETHOD_HINT)
-        self._is_confirmed = True
+        for hazard in hazards.hazards(self.named(probes), self.limits_cost):
+            require(self.options.confirm, hazard.text, hazard.hint)
+            self._confirmed.add(hazard)
 
     def _allowed(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
-        """Without those that can harm the target, unless that was confirmed."""
-        if self._is_confirmed:
-            return {pid: list(found) for pid, found in probes.items()}
+        """Leave out probes that can harm the target, unless that was confirmed."""
         return {
-            pid: [p for p in found if not hazards.is_hazardous(p)]
+            pid: [
+                probe
+                for probe in found
+                if hazards.hazard(probe, self.limits_cost) in self._confirmed
+            ]
             for pid, found in probes.items()
         }
 

@@ -38,6 +38,7 @@ class ProbeEvents(ProbeSession):
 
     command = "stacks"
     measures_cost = False  # see EventCost
+    limits_cost = True
     entry_ns = 0
     """Of a hit, before and after its program: the trap."""
 

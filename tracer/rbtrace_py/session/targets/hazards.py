@@ -6,35 +6,73 @@ look. Once the collector has run, the cmethod probes, which name the class,
 read freed memory: seen on 3.1.2 as other strings' bytes for a class name, and
 as a crash (`rb_dtrace_setup` in vm.c; 2.7 makes the name anew each time).
 Whoever attaches, with whatever tool, makes Ruby run that code.
+
+Other probes, new in Ruby 4.1, fire at each allocation. Each hit is a trap into the
+kernel, so that a program may spend most of its time there.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rbtrace_py.model.probes import Probe
 
 _CMETHOD = ("cmethod__entry", "cmethod__return")
+_ALLOCATION = ("obj_new", "obj_free", "xmalloc", "xcalloc", "xfree")
+_ALLOCATIONS = tuple(f"gc__{name}" for name in _ALLOCATION)
 _VERSION = re.compile(r"(?:lib)?ruby[-.]?(\d)\.(\d)")
 _SAFE_BEFORE = (3, 0)
 
-CMETHOD_HAZARD = (
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Harm that attaching to some probes can do.
+
+    text: the warning
+    others: probes that can be attached to without it
+    """
+
+    text: str
+    others: str
+
+    @property
+    def hint(self) -> str:
+        """Advice for a user who does not confirm it."""
+        return f"Use --yes to attach anyway; {self.others}"
+
+
+CMETHODS = Hazard(
     "Ruby's cmethod probes can crash this process: since Ruby 3.0 they may read"
     " freed memory when the program evaluates a lambda literal (a bug in Ruby,"
-    " whichever tool attaches)"
+    " whichever tool attaches)",
+    "`raise`, `gc` and the others are safe",
 )
-CMETHOD_HINT = "Use --yes to attach anyway; `raise`, `gc` and the others are safe"
+ALLOCATIONS = Hazard(
+    "Ruby's probes of allocations can fire a million times per second, and each hit"
+    " takes this process about 0.6 µs: it may run at half its speed meanwhile",
+    "`stacks --on` detaches by itself above 5 % of a CPU",
+)
 
 
-def is_hazardous(probe: Probe) -> bool:
-    """May attaching to this probe crash the target?"""
-    if probe.provider != "ruby" or probe.name not in _CMETHOD:
-        return False
+def hazard(probe: Probe, has_limit: bool = False) -> Hazard | None:
+    """Return the harm that attaching to a probe can do to the target.
+
+    has_limit: True if the caller detaches when the hits take too much CPU
+    """
+    if probe.provider != "ruby":
+        return None
+    if probe.name in _ALLOCATIONS and not has_limit:
+        return ALLOCATIONS
+    if probe.name not in _CMETHOD:
+        return None
     found = _VERSION.search(probe.binary.path.rpartition("/")[2])
-    return found is None or (int(found[1]), int(found[2])) >= _SAFE_BEFORE
+    is_safe = found and (int(found[1]), int(found[2])) < _SAFE_BEFORE
+    return None if is_safe else CMETHODS
 
 
-def hazard(probes: Sequence[Probe]) -> str | None:
-    """Return the warning to give before attaching to these, or None."""
-    return CMETHOD_HAZARD if any(map(is_hazardous, probes)) else None
+def hazards(probes: Sequence[Probe], has_limit: bool = False) -> list[Hazard]:
+    """Return the harms to confirm before attaching to these probes."""
+    found = (hazard(probe, has_limit) for probe in probes)
+    return list(dict.fromkeys(filter(None, found)))
