@@ -21,7 +21,7 @@ module Tracepoint
       SELECTOR = %w[owner kind name expressions].freeze
       COUNTERS = %i[state methods blocks streams conditions no_stream no_method too_deep orphans abandoned no_block
                     no_values mismatch in_other_ractors duplicates].freeze
-      NEWEST = [4, 0].freeze # tested minor version of Ruby
+      NEWEST = [4, 1].freeze # tested minor version of Ruby
       CALIBRATION_NS = 20_000_000
       ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "digits", "offsets",
                    "limit_ms", "untested", "targets"].freeze
@@ -203,8 +203,8 @@ module Tracepoint
         said
       end
 
-      # That of TracePoints goes, too. Behind targets a method is compiled again; but ZJIT of
-      # Ruby 4.0 compiles each twice at most.
+      # That of TracePoints goes, too. Behind targets a method is compiled again; but ZJIT
+      # compiles each only a few times (4.0: two).
       def throws_away
         calls = @targets && Facts.jit != "zjit" ? 2 : 3
         Ractors::FRAGILE ? INNER | calls : calls

@@ -434,7 +434,7 @@ class AgentCallsTest < Minitest::Test
   end
 
   def test_a_newer_ruby
-    { "4.0.99" => true, "4.1.0" => false, "9.9.0" => false }.each do |version, armed|
+    { "4.1.99" => true, "4.2.0" => false, "9.9.0" => false }.each do |version, armed|
       target = target("def leaf; end\nSTEP = -> { leaf }", options: ["-e", "Object.send(:remove_const, :RUBY_VERSION)", "-e",
                                                                      "RUBY_VERSION = #{version.dump}.freeze"])
       client = connect(target)

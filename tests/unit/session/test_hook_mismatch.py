@@ -70,7 +70,7 @@ def test_a_newer_ruby(monkeypatch: pytest.MonkeyPatch) -> None:
     with rubies.running(HERE, "methods/calls.rb", "version=9.9.0") as running:
         targets = Targets.from_pids([running.pid])
         with closing(targets), closing(Calls(targets, CallsOptions())) as session:
-            with pytest.raises(AgentError, match=r"9\.9\.0 is newer than 4\.0") as e:
+            with pytest.raises(AgentError, match=r"9\.9\.0 is newer than 4\.1") as e:
                 session.start()
             assert "RBTRACE_UNTESTED_RUBY=1" in e.value.hint
             monkeypatch.setenv("RBTRACE_UNTESTED_RUBY", "1")
