@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-require_relative "../tracepoint"
+require "tracepoint"
 require_relative "argument_reader"
 require_relative "sql_statement"
 require "active_support"

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-require_relative "../tracepoint"
+require "tracepoint"
 require_relative "queue_time"
 require "rack/body_proxy"
 

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-require_relative "../tracepoint"
+require "tracepoint"
 require_relative "argument_reader"
 
 # Version 5 of the gem redis, and Sidekiq 7, use the gem redis-client.

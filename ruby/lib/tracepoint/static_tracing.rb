@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 require "singleton"
-require_relative "../tracepoint"
+require "tracepoint"
 
 # The names of the gem ruby-static-tracing, for programs that were written for it.
 #

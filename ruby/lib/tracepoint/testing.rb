@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-require_relative "../tracepoint"
+require "tracepoint"
 require_relative "testing/event"
 require_relative "testing/pattern"
 require_relative "testing/fallback" unless Tracepoint.supported?
