@@ -206,6 +206,31 @@ def test_a_thread_that_has_ended_is_no_loss(
         assert ruby.take_failed() == 0
 
 
+def test_a_thread_is_known_while_ruby_keeps_its_kernel_thread(root: None) -> None:
+    code = (
+        "$stdout.sync = true; thread = Thread.new { sleep }; thread.name = 'ended';"
+        " Thread.pass until thread.stop?; puts :ready; gets;"
+        " thread.kill.join; puts :done; gets"
+    )
+    with (
+        closing(Target("ruby", "-e", code)) as target,
+        Process(target.pid) as process,
+        RubyProcess(process) as ruby,
+    ):
+        before = dict(ruby.threads_by_tid)
+        target.step("end")
+        ruby._listing_ns = 0  # however long it took, it is time
+        ruby.find_threads()
+        assert {thread.name for thread in ruby.threads} == {""}
+        ruby.refresh()
+        kept = before.keys() & process.threads()
+        assert ruby.threads_by_tid == {tid: before[tid] for tid in kept}
+        if ruby.version < "3.3":
+            assert {thread.name for thread in ruby.threads_by_tid.values()} == {
+                *("", "ended")
+            }
+
+
 def test_lists_take_a_bounded_part_of_the_time(
     ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ class RubyProcess(Closing):
         self._tasks = Tasks(process)
         self._threads: list[_Known] = []
         self._by_tid: dict[int, _Known] = {}
+        self._last_by_tid: dict[int, RubyThread] = {}
         self._by_address: dict[int, _Known] = {}
         self._sleep_when_read: dict[int, tuple[int, bytes] | None] = {}  # by address
         self._has_moving = False
@@ -129,6 +130,12 @@ class RubyProcess(Closing):
         ):
             self._listing = listing
             self._tids.take(listing)
+            ended = self._last_by_tid.keys() - listing
+            self._last_by_tid = {
+                tid: thread
+                for tid, thread in self._last_by_tid.items()
+                if tid not in ended
+            }
             is_broken |= not self._list_threads()
         self.broken_refreshes = self.broken_refreshes + 1 if is_broken else 0
 
@@ -171,6 +178,8 @@ class RubyProcess(Closing):
         placed = zip(tids, self._threads, strict=True)
         self._by_tid = {tid: known for tid, known in placed if tid is not None}
         self._tid_of = {one.address: tid for tid, (one, _) in self._by_tid.items()}
+        for tid, (_, thread) in self._by_tid.items():
+            self._last_by_tid[tid] = thread
 
     def _find_moving(self) -> None:
         """See where threads are that were somewhere else when they were listed."""
@@ -199,8 +208,11 @@ class RubyProcess(Closing):
 
     @property
     def threads_by_tid(self) -> dict[int, RubyThread]:
-        """The threads that have a kernel thread, by its id."""
-        return {tid: thread for tid, (_, thread) in self._by_tid.items()}
+        """The thread that each kernel thread was seen to run last, by its id.
+
+        Before 3.3, Ruby keeps the kernel thread of an ended thread for the next one.
+        """
+        return self._last_by_tid
 
     def find_threads(self) -> None:
         """Take in threads that came since they were listed, but not too often."""
