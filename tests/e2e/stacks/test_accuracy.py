@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import rubies
 from accuracy_cells import Settings, compare, parse_document
 from commands import Tracer
 from processes import (
@@ -132,6 +134,26 @@ def test_run_time_of_a_killed_program(mode: str, trace: Callable[..., Tracer]) -
     running = sum(row["weight"] for row in rows if row["state"] == "running")
     assert running >= ended - begun - UNCOUNTED
     assert running <= ended + since - before + UNCOUNTED
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_cpu_time_of_threads_without_samples(
+    name: str, trace: Callable[..., Tracer]
+) -> None:
+    """A pass every 1000 s: it is missing, or Ruby kept the kernel thread."""
+    code = (
+        "$stdout.sync = true; puts :ready; gets;"
+        " 100.times { Thread.new { 40_000.times { |i| i * i } }.join };"
+        " puts :done; gets"
+    )
+    with closing(Target(*ruby(name), "-e", code)) as target:
+        tracer = trace("stacks", target.pid, "--engine", "memory", "-r", 0.001)
+        target.step("go")
+        out, err, code_ = tracer.finish()
+    assert code_ == 0, err
+    is_missing = re.search(r"s of CPU time are missing: threads", " ".join(err.split()))
+    assert is_missing or "(running, not sampled)" in out, (out, err)
+    assert bool(is_missing) == (rubies.minor(name) >= "3.3"), (out, err)
 
 
 @pytest.mark.parametrize("name", EACH)

@@ -26,7 +26,7 @@ class Clocks:
     """The kernel's times of the one thread of a process, in ns."""
 
     def __init__(self, ran: int = 0, delay: int = 0) -> None:
-        self.process = SimpleNamespace(pid=PID)
+        self.process = SimpleNamespace(pid=PID, cpu_ns=ran)
         self.ran, self.delay = ran, delay
         self.threads_by_tid = {TID: THREAD}
         self.has_ended = False
@@ -157,3 +157,14 @@ def test_a_thread_that_ended_ran_as_its_samples_tell(
         expected["(run queue)"] = 7 * 50
     assert found == expected
     assert sum(found.values()) <= 10 * PERIOD
+
+
+def test_cpu_time_of_threads_that_no_sample_has(clocks: Clocks) -> None:
+    """Of 900 ns, the thread has 250."""
+    weights = begun(SamplingMode.CPU, clocks)
+    clocks.ran += 250
+    clocks.process.cpu_ns += 900
+    weighed(weights, clocks, samples(4, 0))
+    assert weights.missing(cast(RubyProcess, clocks)) == (650, 900)
+    clocks.threads_by_tid.clear()  # as if it ran no Ruby: its time is known, too
+    assert weights.missing(cast(RubyProcess, clocks)) == (400, 900)

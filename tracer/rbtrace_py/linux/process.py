@@ -215,6 +215,15 @@ class Process(Closing):
             return b""
 
     @property
+    def cpu_ns(self) -> int | None:
+        """CPU time of its threads in ns, with those that ended; None: it has ended."""
+        try:
+            # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of linux/posix-timers_types.h
+            return time.clock_gettime_ns(~self.pid << 3 | 2)
+        except OSError:
+            return None
+
+    @property
     def age(self) -> float:
         """Seconds since it was started, or seen to run another program.
 

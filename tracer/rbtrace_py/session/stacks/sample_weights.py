@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -85,10 +85,14 @@ class SampleWeights:
         self._run_times: RunTimes[Sample] = RunTimes()
         self._elapsed = ElapsedTimes()
         self._stacks = OffCpuStacks()
+        self._begun: dict[int, tuple[int | None, dict[int, CpuTimes]]] = {}
+        self._given: Counter[int] = Counter()
 
     def begin(self, ruby: RubyProcess) -> None:
         """Exclude the times of a process's threads so far."""
-        for tid, times in ruby.all_times().items():
+        now = ruby.all_times()
+        self._begun[ruby.process.pid] = ruby.process.cpu_ns, now
+        for tid, times in now.items():
             thread = ruby.process.pid, tid
             self._run_times.begin(thread, times.ran_ns)
             if self._is_elapsed:
@@ -123,7 +127,28 @@ class SampleWeights:
         found = list(self._run(ready, by_pid, is_over, last))
         if self._is_elapsed:
             found += self._rest(ready, waits, by_pid, last)
+        for sample in found:
+            if sample.state is ThreadState.RUNNING:
+                self._given[sample.thread.pid] += sample.weight
         return sorted(found, key=attrgetter("time_ns"))
+
+    def missing(self, ruby: RubyProcess) -> tuple[int, int]:
+        """Return the CPU time in ns that no sample has, and all of it, so far.
+
+        It is of threads that ended before a sample, or negative if the samples of
+        threads that ended weigh too much. To be called after the last batch.
+        """
+        began, before = self._begun.get(ruby.process.pid, (None, {}))
+        now = ruby.process.cpu_ns
+        if began is None or now is None:
+            return 0, 0
+        others = sum(
+            times.ran_ns - (before[tid].ran_ns if tid in before else 0)
+            for tid, times in ruby.all_times().items()
+            if tid not in ruby.threads_by_tid
+        )
+        cpu = now - began
+        return cpu - others - self._given[ruby.process.pid], cpu
 
     def _run(
         self,

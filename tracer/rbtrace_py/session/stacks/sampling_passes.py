@@ -32,6 +32,9 @@ _MOST_AT_ONCE = 200
 """Stacks whose names are read before the clock is looked at again."""
 _PUT_OFF_SECONDS = 10.0
 """How long at most what is due is put off while names are behind."""
+_MOST_MISSING, _MOST_MISSING_NS = 0.05, 50_000_000
+"""Largest CPU time without samples that needs no note: a part of all, and ns. The last
+samples of threads that ended have an error, too."""
 
 
 class SamplingPasses:
@@ -124,7 +127,20 @@ class SamplingPasses:
         """Take in what came since; the sampling may go on."""
         self._timer.end()
         self._settle(is_over=True)
+        self._note_missing()
         self._sampling.refresh()
+
+    def _note_missing(self) -> None:
+        if self._weights is None:
+            return
+        for ruby in self._rubies.values():
+            missing, cpu = self._weights.missing(ruby)
+            if missing > max(_MOST_MISSING * cpu, _MOST_MISSING_NS):
+                self._sampling.notes.add(
+                    f"{missing / 1e9:.2f} s of {cpu / 1e9:.2f} s of CPU time are"
+                    f" missing: threads of process {ruby.process.pid} ended before a"
+                    " sample"
+                )
 
     def settle(self) -> None:
         """Take in what came until now."""
