@@ -136,6 +136,7 @@ class SamplingPasses:
         for ruby in self._rubies.values():
             missing, cpu = self._weights.missing(ruby)
             if missing > max(_MOST_MISSING * cpu, _MOST_MISSING_NS):
+                self._sampling.statistics.has_gaps = True
                 self._sampling.notes.add(
                     f"{missing / 1e9:.2f} s of {cpu / 1e9:.2f} s of CPU time are"
                     f" missing: threads of process {ruby.process.pid} ended before a"
