@@ -421,6 +421,12 @@ class _Printing(Session, Generic[Told]):
             self.seen = min(self.seen, self._most)
 
 
+_FEWER = (
+    "to lose fewer: select methods (-m), record only slow calls (--slow), or make"
+    " --buffer larger"
+)
+
+
 class _End:
     """How many calls were shown, what was not, and what stays in the targets."""
 
@@ -447,9 +453,14 @@ class _End:
         for end in self._ends:
             if end.problem is not None:
                 raise end.problem
+        return TOO_MUCH_LOST if self._is_useless else 0
+
+    @property
+    def _is_useless(self) -> bool:
+        """Return whether more calls are missing than there are."""
         deleted = self._counters["deleted"]
         lost = self._counters["lost"] + self._counters["no_stream"] + deleted
-        return TOO_MUCH_LOST if lost > self._shown - deleted else 0
+        return lost > self._shown - deleted
 
     def _write(self) -> None:
         style = Style.for_stream(sys.stderr)
@@ -459,5 +470,6 @@ class _End:
         for line in counter_lines(self._counters, style):
             click.echo(line, err=True)
         stays = (f"it stays so: {text}" for text in self._stays)
-        for text in [*self._notes, *stays]:
+        advice = [_FEWER] if self._is_useless and self._counters["lost"] else []
+        for text in [*advice, *self._notes, *stays]:
             click.echo(wrapped(text, "  ", style), err=True)

@@ -155,7 +155,8 @@ class Sampling(Starting):
         except RbtraceError as error:
             if not is_choice or options.bpf_only_option:
                 raise
-            self.notes.add(f"stacks are read from memory: {error}")
+            hint = f". {error.hint}" if error.hint else ""
+            self.notes.add(f"stacks are read from memory: {error}{hint}")
         for pid, ruby in list(self._rubies.items()):
             try:
                 self._watch(ruby)
