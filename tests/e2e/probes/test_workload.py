@@ -51,7 +51,9 @@ def test_recursion_nests_in_time(start, trace):
     words = ["load:work", "--by", "id", "--filter", 'kind == "recursive"', "--json"]
     tracer = trace("latency", target.pid, *words)
     target.step()
-    groups = {g["key"]: g["total"] for g in answer(tracer)["groups"]}
+    document = answer(tracer)
+    groups = {g["key"]: g["total"] for g in document["groups"]}
+    assert document["filter"] == 'kind == "recursive"'
     assert sorted(groups) == list(range(9, 15))
     totals = [groups[key] for key in sorted(groups)]
     assert totals == sorted(totals, reverse=True)

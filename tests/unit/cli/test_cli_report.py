@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -422,6 +423,36 @@ def test_diff_of_latencies(folder: Path) -> None:
     done = report("--diff", "a.hlog", "b.hlog", folder=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert "  p50        1.00 ms     2.00 ms    +100.0 %\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({}, ""),
+        ({"series": ("shop:sell",)}, "probes: shop:pay, then shop:sell"),
+        ({"by": "sku"}, "--by: none, then sku"),
+        ({"filter": "id > 5"}, "--filter: none, then id > 5"),
+    ],
+)
+def test_a_diff_of_other_queries_says_so(
+    tmp_path: Path, changes: dict[str, Any], note: str
+) -> None:
+    before = write_results(tmp_path)["latency"]
+    after = dumps(document(replace(before, **changes)))
+    (tmp_path / "after.json").write_text(f"{after}\n")
+    done = report("--diff", "latency.json", "after.json", folder=tmp_path)
+    said = f"rbtrace-py: the files differ in {note}\n" if note else ""
+    assert (done.returncode, done.stderr) == (0, said)
+
+
+def test_a_diff_of_other_events_says_so(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        meta = Meta(mode="event", unit="events", event=f"shop:{name}")
+        with RecordingWriter(tmp_path / f"{name}.rbrec", meta, Statistics()) as file:
+            file.add(sample("Job#work@/a.rb:4"))
+    done = report("--diff", "a.rbrec", "b.rbrec", folder=tmp_path)
+    note = "rbtrace-py: the files differ in event: shop:a, then shop:b\n"
+    assert (done.returncode, done.stderr) == (0, note)
 
 
 def write_results(folder: Path) -> dict[str, Result]:

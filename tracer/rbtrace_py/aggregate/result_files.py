@@ -88,7 +88,7 @@ def _sum(parts: Iterable[Result]) -> Result:
 
 def _joined(one: Result, next_one: Result) -> Result:
     """Return a result of both times, without groups; ValueError if they differ."""
-    for name in ("command", "by", "unit", "operand"):
+    for name in ("command", "by", "unit", "operand", "filter"):
         if getattr(one, name) != getattr(next_one, name):
             raise ValueError("results of different questions")
     return replace(
@@ -113,6 +113,7 @@ def _of_document(document: Mapping[str, Any]) -> Result:
     if document["version"] != _VERSION:
         raise ValueError("another version")
     by, operand = document["by"], document.get("operand")
+    filter_ = document.get("filter")
     return Result(
         command,
         tuple(_number(pid) for pid in document.get("pids", ())),
@@ -128,6 +129,7 @@ def _of_document(document: Mapping[str, Any]) -> Result:
         None if by is None else str(by),
         str(document["unit"]),
         None if operand is None else str(operand),
+        filter=None if filter_ is None else str(filter_),
     )
 
 

@@ -142,6 +142,7 @@ class Result:
         report shows them; names are documented in docs/formats
     slow: where slow spans spent their time, with ``--slower-than``
     cost: of tracing, once it has ended; None where that is not known
+    filter: text of ``--filter``, or None
     """
 
     command: str
@@ -156,6 +157,7 @@ class Result:
     operand: str | None = None
     slow: SlowPart | None = None
     cost: HitCost | None = None
+    filter: str | None = None
 
     @property
     def count(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,6 +30,7 @@ from rbtrace_py.report.file_formats import RECORDING, format_of_file
 from rbtrace_py.report.flamegraph.svg import difference_pieces
 from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.report.sample_query import ReportOptions
+from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.diff import diff_lines
 from rbtrace_py.report.terminal.methods import TOP, methods_report
 from rbtrace_py.report.terminal.result_diff import result_diff_lines
@@ -37,6 +39,7 @@ from rbtrace_py.report.terminal.results import (
     latency_report,
     values_report,
 )
+from rbtrace_py.report.text import escape
 from rbtrace_py.session.stacks.off_cpu import WAIT_FRAMES
 from rbtrace_py.session.stacks.report import (
     Filters,
@@ -231,6 +234,11 @@ def _compare(
             f"--diff cannot compare results of {' and '.join(sorted(commands))}",
             "Give two results of latency, or two of count",
         )
+    _say_differences(
+        ("probes", ", ".join(before.series), ", ".join(after.series)),
+        ("--by", before.by, after.by),
+        ("--filter", before.filter, after.filter),
+    )
     with r.destination(options.output, "", files) as file:
         _write(file, result_diff_lines(before, after, options.of_report(file)))
     return []
@@ -269,6 +277,12 @@ def _compare_stacks(
             "one recording was made by the engine bpf, the other by memory: without"
             " BPF, waits have no reason, and the newest frames may be unknown"
         )
+    _say_differences(
+        *(
+            (name, *(getattr(profile.meta, name) for profile in profiles))
+            for name in ("event", "argument")
+        )
+    )
     own_name = f"{_stem(files[1])}.diff.svg" if name else ""
     with r.destination(options.output, own_name, files) as file:
         form = options.of_report(file)
@@ -278,6 +292,15 @@ def _compare_stacks(
         else:
             _write(file, diff_lines(before, after, form))
     return [before.statistics, after.statistics]
+
+
+def _say_differences(*queries: tuple[str, str | None, str | None]) -> None:
+    """Print notes on queries, each a name and two values, that are not the same."""
+    style = Style.for_stream(sys.stderr)
+    for name, *both in queries:
+        before, after = (escape(value or "none", style) for value in both)
+        if before != after:
+            say_note(f"the files differ in {name}: {before}, then {after}")
 
 
 def _write(file: Any, lines: Any) -> None:

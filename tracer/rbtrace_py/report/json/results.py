@@ -48,6 +48,7 @@ def document(result: Result) -> Document:
         "series": list(result.series),
         **({"operand": result.operand} if result.command == "values" else {}),
         "by": result.by,
+        **({} if result.filter is None else {"filter": result.filter}),
         "unit": result.unit,
         "started_ns": result.started_ns,
         "ended_ns": result.ended_ns,

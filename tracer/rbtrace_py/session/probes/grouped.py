@@ -93,6 +93,7 @@ class Grouped(ProbeSession, CountingSession):
             self.unit,
             self.operand,
             cost=self.cost,
+            filter=self.options.filter,
         )
 
     def settle_series(self, name: str, probe: Probe) -> None:
