@@ -90,6 +90,17 @@ def test_an_agent_on_a_shared_thread(
         assert target.target.step() == "done"
 
 
+@pytest.mark.parametrize("name", EACH)
+def test_an_agent_whose_threads_have_other_names(name: str) -> None:
+    """As on shared threads, before the agent is used: the first message is checked."""
+    rename = "Thread.list.each { |t| t.name = 'x' if Tracepoint::Agent.own?(t) }"
+    with under(name=name) as target:
+        assert run("eval", target.pid, rename)[2] == 0
+        assert target.target.step(forbidding([GETSOCKOPT]).hex()) == "done"
+        is_refused("getsockopt", "eval", target.pid, "1")
+        assert target.target.step() == "done"
+
+
 @pytest.mark.parametrize(
     ("number", "call", "words"),
     [

@@ -17,9 +17,6 @@ from rbtrace_py.linux.process import Process, parse_status
 from rbtrace_py.linux.ptrace.seccomp import Filter, can_read_filters
 from rbtrace_py.linux.ptrace.thread_filters import read_filters
 
-HELLO = "hello"
-"""The command before which it is not known whether there is an agent."""
-
 _NAME = "rbtrace agent"
 _WITHOUT_AGENT = "Use a command that needs no agent: dump, stacks, top, record"
 _log = logging.getLogger(__name__)
@@ -53,7 +50,7 @@ def check_filters(process: Process, command: str) -> bool:
         Refused: A filter kills the process for a system call of the command.
         NoSuchTarget: The process has ended.
     """
-    known = _filters(process, command)
+    known = _filters(process)
     if known is None:
         return True
     if known.filters is None:
@@ -69,10 +66,10 @@ def check_filters(process: Process, command: str) -> bool:
     return True
 
 
-def _filters(process: Process, command: str) -> _Known | None:
+def _filters(process: Process) -> _Known | None:
     """Return the filters of a thread of the agent; None if it has none."""
     while True:
-        tid, count = _thread(process, command)
+        tid, count = _thread(process)
         if count == 0:
             return None
         key = (*process.identity, count)
@@ -88,7 +85,7 @@ def _filters(process: Process, command: str) -> _Known | None:
         return _known[key]
 
 
-def _thread(process: Process, command: str) -> tuple[int, int]:
+def _thread(process: Process) -> tuple[int, int]:
     """Return a thread of the agent and how many filters that thread has.
 
     Each thread of the agent begins another, which has the same filters. Ruby does not
@@ -102,8 +99,6 @@ def _thread(process: Process, command: str) -> tuple[int, int]:
             return former, filters_of(status)
     found = {tid: _status(process, tid) for tid in process.threads()}
     named = [tid for tid, status in found.items() if status.get("Name") == _NAME]
-    if not named and command == HELLO:
-        return process.pid, 0
     counts = {tid: filters_of(found[tid]) for tid in named or found}
     tid = max(counts, key=lambda tid: counts[tid], default=process.pid)
     if named:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import chain, islice
 
-from rbtrace_py.agent.filter_check import HELLO, check_filters
+from rbtrace_py.agent.filter_check import check_filters
 from rbtrace_py.errors import (
     TASKS_HINT,
     BadElf,
@@ -74,7 +74,6 @@ def connect(process: Process, needs_thread: bool = True) -> socket.socket:
     Raises Refused, NoAgent (HiddenAgent), NotPermitted, NoSuchTarget if the process
     has ended.
     """
-    check_filters(process, HELLO)
     search = _Search(process, needs_thread)
     for directory in chain(_directories(process), _directories_of_root(process)):
         connection = search.connection(directory)
@@ -189,7 +188,7 @@ class _Search:
             if left <= 0:
                 return None
             path = f"/proc/self/fd/{directory}/{name}"
-            self._check_threads(path)
+            self._check(path)
             try:
                 connection = _connect(path, left, self.reasons)
             except PermissionError as error:
@@ -205,10 +204,12 @@ class _Search:
             self.reasons.append(problem)
         return None
 
-    def _check_threads(self, path: str) -> None:
-        if not (self._needs_thread and os.path.exists(path)):
+    def _check(self, path: str) -> None:
+        """Raise if a connection to this socket could end the process, or stop it."""
+        if not os.path.exists(path):
             return
-        if thread_room(self._process) == 0:
+        check_filters(self._process, "hello")
+        if self._needs_thread and thread_room(self._process) == 0:
             raise RbtraceError(
                 f"process {self._process.pid} cannot start a thread for its agent:"
                 " pids.max of its cgroup is reached",
