@@ -536,9 +536,11 @@ def test_text(root: None) -> None:
     target = Stuck(["ruby"], "mutexes", "queue", "pipe", "child")
     try:
         out, err, code = run("dump", target.pid)
+        each, _, _ = run("dump", target.pid, "--idle")
     finally:
         target.close()
     assert (err, code) == ("", 0)
+    assert re.search(r'^"queue b" tid \d+, sleeping$', each, re.MULTILINE)
     text = re.sub(r"tid \d+", "tid N", re.sub(r"0x[0-9a-f]+", "0x0", out))
     text = re.sub(r"fd \d+", "fd N", re.sub(r"\[\d+\]", "[N]", text))
     text = re.sub(r"process \d+ \(", "process N (", text)
@@ -549,6 +551,7 @@ def test_text(root: None) -> None:
     Thread::Mutex#synchronize""",
         """
 "queue a" tid N, sleeping
+  and 1 more thread: "queue b" tid N
   waits for: Queue#pop of Thread::Queue 0x0, empty, 2 waiting
     Thread::Queue#pop""",
         """

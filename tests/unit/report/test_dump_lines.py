@@ -56,6 +56,30 @@ def test_every_part_of_a_dump() -> None:
     ]
 
 
+def test_sleeping_threads_with_equal_stacks() -> None:
+    threads = [
+        DumpedThread(replace(WORKER, tid=tid), state, False, "S", stack(frame))
+        for tid, state, frame in (
+            (1, ThreadState.SLEEPING, "f@/a.rb:2"),
+            (2, ThreadState.RUNNING, "f@/a.rb:2"),
+            (3, ThreadState.SLEEPING, "f@/a.rb:2"),
+            (4, ThreadState.SLEEPING, "f@/a.rb:3"),
+            (5, ThreadState.RUNNING, "f@/a.rb:2"),
+            (6, ThreadState.SLEEPING, "f@/a.rb:2"),
+        )
+    ]
+    lines = list(dump_lines(dumped(*threads), PLAIN))
+    assert lines[4:8] == [
+        '"worker 1" tid 1, sleeping',
+        '  and 2 more threads: "worker 1" tid 3, "worker 1" tid 6',
+        "    f  /a.rb:2",
+        "",
+    ]
+    assert sum(" tid " in line for line in lines) == 1 + 4
+    lines = list(dump_lines(dumped(*threads), PLAIN, idle=True))
+    assert sum(" tid " in line for line in lines) == 6
+
+
 @pytest.mark.parametrize(
     ("style", "expected"),
     [

@@ -25,6 +25,7 @@ _PIDS = re.compile(r"-?[\d,]+")
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.TargetOptions, o.StackOptions, o.OutputOptions):
     fibers: bool
+    one_by_one: bool
     show_locals: bool
     lines: bool
     exe: str | None
@@ -37,6 +38,12 @@ class _Options(o.TargetOptions, o.StackOptions, o.OutputOptions):
 )
 @o.target_options
 @click.option("--fibers", is_flag=True, help="Include suspended fibers.")
+@click.option(
+    "--idle",
+    "one_by_one",
+    is_flag=True,
+    help="Show sleeping threads with equal stacks one by one.",
+)
 @click.option(
     "--locals",
     "show_locals",
@@ -68,7 +75,8 @@ def command(options: _Options) -> int:
     """Print the stack of every thread of a Ruby process once.
 
     Under each thread stands what it waits for, and at the end each cycle of threads
-    that wait for one another.
+    that wait for one another. Sleeping threads with equal stacks are printed once,
+    with all their names, unless --idle is given.
 
     The process keeps running, unless --pause is given: then it is paused for a few
     milliseconds while its stacks are read.
@@ -101,7 +109,9 @@ def command(options: _Options) -> int:
         else:
             for number, one in enumerate(dumps_):
                 output.lines([""] if number else [])
-                output.lines(dump_lines(one, output.style, options.lines))
+                output.lines(
+                    dump_lines(one, output.style, options.lines, options.one_by_one)
+                )
     return int(bool(dumps_) and all(_is_lost(one) for one in dumps_))
 
 

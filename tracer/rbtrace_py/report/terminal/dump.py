@@ -27,21 +27,50 @@ _KERNEL_STATES = {
 }
 
 
-def dump_lines(dump: Dump, style: Style, lines: bool = True) -> Iterator[str]:
-    """A heading, and a paragraph for each thread; ``lines``: with line numbers."""
+def dump_lines(
+    dump: Dump, style: Style, lines: bool = True, idle: bool = False
+) -> Iterator[str]:
+    """Yield a heading, and a paragraph for each thread.
+
+    lines: with line numbers
+    idle: each sleeping thread by itself; else those with equal paragraphs are one
+    """
     frames = _Frames(style, lines, dump.folder)
     yield from _wrapped(_heading(dump), style, style.bold)
     yield from _wrapped(_when(dump, style), style, style.dim)
     for note in dump.notes:
         yield from _wrapped(f"({_shown(note, style)})", style, style.yellow)
-    for thread in dump.threads:
+    for first, paragraph, others in _alike(dump.threads, frames, style, idle):
         yield ""
-        yield from _thread(thread, frames, style)
+        yield _title(first, style)
+        if others:
+            names = ", ".join(map(_named, others))
+            many = f"{len(others)} more thread{'' if len(others) == 1 else 's'}"
+            text = f"and {many}: {_shown(names, style)}"
+            yield from _set_in(text, "  ", style, style.dim)
+        yield from paragraph
     if dump.deadlocks:
         yield ""
     for waiters in dump.deadlocks:
         text = f"deadlock: {_shown(deadlock_text(waiters, style), style)}"
         yield from _set_in(text, "", style, style.red)
+
+
+def _alike(
+    threads: Sequence[DumpedThread], frames: _Frames, style: Style, idle: bool
+) -> Iterator[tuple[DumpedThread, list[str], list[DumpedThread]]]:
+    """Yield threads, the lines below each one's title, and others with equal lines."""
+    found: dict[tuple[object, ...], tuple[DumpedThread, list[str], list[DumpedThread]]]
+    found = {}
+    for thread in threads:
+        lines = list(_thread(thread, frames, style))
+        is_alone = idle or thread.state is not ThreadState.SLEEPING
+        key = (thread.kernel_state, *lines, *([thread] if is_alone else []))
+        if key in found:
+            found[key][2].append(thread)
+        else:
+            found[key] = thread, lines, []
+    yield from found.values()
 
 
 def _wrapped(text: str, style: Style, paint: Callable[[str], str]) -> Iterator[str]:
@@ -94,12 +123,20 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def _thread(thread: DumpedThread, frames: _Frames, style: Style) -> Iterator[str]:
+def _named(thread: DumpedThread) -> str:
+    """``"worker 1" tid 28901``."""
+    return f"{thread_name(thread.thread)} {next(_facts(thread))}"
+
+
+def _title(thread: DumpedThread, style: Style) -> str:
     paint = _PAINTS.get(thread.state, Style.bold)
     name = _shown(thread_name(thread.thread), style)
     name = fitted(name, max(style.width - 40, 20), style)
     rest = ", ".join(_facts(thread))
-    yield f"{style.bold(name)} {paint(style, rest)}"
+    return f"{style.bold(name)} {paint(style, rest)}"
+
+
+def _thread(thread: DumpedThread, frames: _Frames, style: Style) -> Iterator[str]:
     if thread.gvl_waiters:
         text = f"holds the GVL; threads that wait for it: {thread.gvl_waiters}"
         yield from _set_in(text, "  ", style, style.yellow)
