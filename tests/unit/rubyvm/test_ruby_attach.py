@@ -353,6 +353,8 @@ def test_zjit_that_a_newer_minor_version_switches_on_later(
         ("", "stack map", True),
         ("yjit", "stack map", True),
         ("zjit", "stack map", False),
+        ("zjit", "size", False),
+        ("", "size", True),
         ("zjit", "nothing", True),
     ],
 )
@@ -363,7 +365,10 @@ def test_frames_of_zjit_of_an_unknown_form_are_refused(
     started: Start,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Older revisions of 4.1 have no stack map in a JITFrame, and find it elsewhere."""
+    """Older revisions of 4.1 have no stack map in a JITFrame, and find it elsewhere.
+
+    A later one may have more in it: several frames.
+    """
     words = Build("4.1.0dev-shared", jit).words()
     program = f"def m = 1; 1000.times {{ m }}; {WAITING}"
     target = started(*words, "--disable-gems", "-e", program)
@@ -373,13 +378,16 @@ def test_frames_of_zjit_of_an_unknown_form_are_refused(
         found = look_up(*arguments)
         assert found is not None
         fields = {**found.fields}
+        if what == "size":
+            larger = replace(fields["jit_frame_size"], offset=32)
+            return replace(found, fields={**fields, "jit_frame_size": larger})
         del fields["jit_frame_map_size"]
         return replace(found, fields=fields)
 
     if what == "symbols":
         monkeypatch.setattr(attaching, "find_zjit", lambda _: None)
         monkeypatch.setattr(attaching, "may_hide_zjit", lambda _: True)
-    if what == "stack map":
+    if what in ("stack map", "size"):
         monkeypatch.setattr(layout_sources, "fields_from_dwarf", without)
     with Process(target.pid) as process:
         if is_read:

@@ -16,7 +16,7 @@ from rbtrace_py.linux.memory import Memory, ProcessMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.checks import Contradiction, Roots
 from rbtrace_py.rubyvm.detect import Ruby, Version, find_ruby, forced_version
-from rbtrace_py.rubyvm.layout import Layout, Origin
+from rbtrace_py.rubyvm.layout import Layout, Origin, Table
 from rbtrace_py.rubyvm.layout_sources import LayoutSources
 from rbtrace_py.rubyvm.roots import (
     Root,
@@ -125,7 +125,7 @@ def attach(
         wrong = verdict.contradiction
         if wrong is not None and not wrong.is_doubt:
             raise _refusal(ruby, version, wrong, verdict.layout)
-        if not is_unknown and _has_other_jit_frames(verdict.layout):
+        if not is_unknown and _has_other_jit_frames(verdict.layout, sources.table):
             is_unknown = True
             _refuse_zjit(process, memory, zjit, ruby.path)
         return Attached(
@@ -196,14 +196,19 @@ def _notes(symbols: Root | None) -> list[str]:
     return []
 
 
-def _has_other_jit_frames(layout: Layout) -> bool:
-    """Return whether DWARF says that a JITFrame has no stack map.
+def _has_other_jit_frames(layout: Layout, table: Table) -> bool:
+    """Return whether DWARF says that a JITFrame has other members.
 
-    Before June 2026 it had none, and before that jit_return had another meaning.
+    Before June 2026 it had no stack map, and earlier jit_return had another meaning.
+    A larger one may describe several frames.
     """
+    if layout.offsets.jit_frame_size is None:
+        return False
     has_dwarf = layout.origins.get("ec_cfp") is Origin.DWARF
     is_there = layout.origins.get("jit_frame_map_size") is Origin.DWARF
-    return layout.traits.has_jit_frames and has_dwarf and not is_there
+    size = table.fields["jit_frame_size"].offset
+    is_same = layout.offsets.jit_frame_size == size
+    return has_dwarf and not (is_there and is_same)
 
 
 def _refusal(

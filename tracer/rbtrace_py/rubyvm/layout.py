@@ -306,6 +306,7 @@ class Offsets:
     jit_frame_iseq: int | None = None
     jit_frame_map_size: int | None = None
     """Offset of the number of entries of a JITFrame's stack map, a u32 (4.1)."""
+    jit_frame_size: int | None = None
     jit_frame_map: int | None = None
     """Offset of the stack map's first entry (4.1)."""
     queue_items: int | None = None

@@ -44,6 +44,7 @@ FIELDS = changed(
         "fiber_status": 560,
         "objspace_flags": 76,
         "objspace_count": 2168,
+        "jit_frame_size": Field(24, "sizeof zjit_jit_frame"),
         "jit_frame_pc": Field(0, "zjit_jit_frame.pc"),
         "jit_frame_iseq": Field(8, "zjit_jit_frame.iseq"),
         "jit_frame_map_size": Field(20, "zjit_jit_frame.stack_size"),
