@@ -21,7 +21,7 @@ from rbtrace_py.bpf import attach, stack_walker
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MOST_KERNEL_FRAMES, SCRATCHES
 from rbtrace_py.bpf.compiler import compile_program
-from rbtrace_py.errors import BpfError, RbtraceError
+from rbtrace_py.errors import BpfError, RbtraceError, UnknownRuby
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.kernel_symbols import KernelSymbols
 from rbtrace_py.model.stacks import FrameKind, Sample, ThreadState
@@ -37,6 +37,7 @@ from rbtrace_py.session.stacks.sampling_options import (
 )
 from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
+from ruby_builds import Build, running
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -70,11 +71,12 @@ def sampling(
     event: EventChoice | None = None,
     kernel_frames: bool = False,
     rate: float = 499,
+    engine: EngineChoice = EngineChoice.BPF,
 ) -> Iterator[Sampling]:
     options = SamplingOptions(
         rate,
         mode,
-        engine=EngineChoice.BPF,
+        engine=engine,
         event=event,
         kernel_frames=kernel_frames,
     )
@@ -161,6 +163,30 @@ def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = {leaf: n for (_, leaf), n in found.items() if leaf.endswith("_[k]")}
     zeros = sum(n for leaf, n in kernel.items() if "zero" in leaf)
     assert zeros >= 0.5 * sum(kernel.values()) > 0, found
+
+
+@pytest.mark.rubies
+def test_frames_of_zjit_on_an_older_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without may_goto they are read from memory."""
+    monkeypatch.setattr(stack_walker, "_WAYS", stack_walker._WAYS[1:2])
+    found: Counter[str] = Counter()
+
+    def add(sample: Sample) -> None:
+        found[sample.stack.frames[-1].name] += 1
+
+    with running(Build("4.1.0dev-shared", "zjit"), "stacks/spinning.rb") as target:
+        with (
+            pytest.raises(UnknownRuby, match="cannot walk frames of ZJIT"),
+            sampling(SamplingMode.CPU, target.pid),
+        ):
+            pass
+        auto = EngineChoice.AUTO
+        with sampling(SamplingMode.CPU, target.pid, engine=auto) as entered:
+            passes = sampling_passes(entered, add)
+            passes.advance(time.monotonic() + 0.5, None)
+            passes.finish()
+            assert any("read from memory" in note for note in entered.notes)
+    assert set(found) == {"Object#spin"}
 
 
 def test_a_kernel_that_refuses_the_first_way(monkeypatch: pytest.MonkeyPatch) -> None:
