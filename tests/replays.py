@@ -28,6 +28,7 @@ class Replay:
     symbols: int
     stacks: dict[str, Any]
     """[path, line, label] of each frame, by the thread's name or number."""
+    zjit: int | None
 
 
 def replay(name: str) -> Replay:
@@ -35,4 +36,5 @@ def replay(name: str) -> Replay:
     about = json.loads(RECORDED[name].with_suffix(".json").read_text())
     layout = layout_from(table_for(about["version"]), about["version"])
     memory = ReplayMemory(RECORDED[name].read_bytes())
-    return Replay(memory, layout, about["vm"], about["symbols"], about["stacks"])
+    roots = about["vm"], about["symbols"]
+    return Replay(memory, layout, *roots, about["stacks"], about.get("zjit"))

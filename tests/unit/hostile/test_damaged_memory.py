@@ -72,7 +72,8 @@ def test_damaged_images(name: str) -> None:
         rate = chance.choice([0.0005, 0.002, 0.01, 0.1, 0.5])
         memory = Damaged(image.memory, chance, rate)
         try:
-            vm = RubyVM(memory, image.layout, image.vm, image.symbols)
+            roots = image.vm, image.symbols
+            vm = RubyVM(memory, image.layout, *roots, zjit=image.zjit)
             threads = vm.threads()
             for walked in vm.sample_all(threads[:4]):
                 if walked is not None:

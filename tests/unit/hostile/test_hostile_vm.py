@@ -84,7 +84,7 @@ def use(source: Recorded, image: Image) -> None:
     regions = [(start, len(data)) for start, data in image.runs]
     symbols_by_shape(image, regions[-8:])
     old_symbols_by_shape(image, regions[:8])
-    found = RubyVM(image, source.layout, source.vm, source.symbols)
+    found = RubyVM(image, source.layout, source.vm, source.symbols, zjit=source.zjit)
     for thread in found.threads()[:8]:
         found.sample(thread)
     found.revalidate()
@@ -143,7 +143,7 @@ def test_bounds_as_they_are(
     image = damaged(source, chance.randrange(1 << 30))
     while image.elsewhere is None:
         image.elsewhere = vm_images.endless(chance.randrange(1 << 30))
-    found = RubyVM(image, source.layout, source.vm, source.symbols)
+    found = RubyVM(image, source.layout, source.vm, source.symbols, zjit=source.zjit)
     tracemalloc.start()
     try:
         listed = found.threads()
@@ -208,6 +208,8 @@ def core_of(source: Recorded, image: Image) -> bytes:
 
 def options(source: Recorded) -> CoreOptions:
     symbols = {"ruby_current_vm_ptr": 0x10000, "ruby_global_symbols": source.symbols}
+    if source.zjit:
+        symbols["rb_zjit_entry"] = source.zjit
     return CoreOptions(None, source.layout.version, symbols, True)
 
 

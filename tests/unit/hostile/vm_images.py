@@ -19,7 +19,7 @@ from rbtrace_py.linux.memory import LARGEST_READ
 from rbtrace_py.rubyvm.layout import Layout
 from replays import replay
 
-NAMES = ("2.7", "3.1", "3.3", "3.4")
+NAMES = ("2.7", "3.1", "3.3", "3.4", "4.1.0dev-zjit")
 
 _COUNTS = (0, 1, 2, 8, 63, 64, 255, 4096, 1 << 16, 1 << 20, 1 << 24, 1 << 28, 1 << 31)
 _HUGE = ((1 << 32) - 1, 1 << 47, (1 << 62) - 8, 1 << 63, (1 << 64) - 8, (1 << 64) - 1)
@@ -34,6 +34,7 @@ class Recorded(NamedTuple):
     vm: int
     symbols: int
     stacks: dict[str, Any]
+    zjit: int | None
 
 
 def recorded(name: str) -> Recorded:
@@ -42,7 +43,8 @@ def recorded(name: str) -> Recorded:
     runs = [
         (start, found.memory.read(start, size)) for start, size in found.memory.runs
     ]
-    return Recorded(name, runs, found.layout, found.vm, found.symbols, found.stacks)
+    roots = found.vm, found.symbols
+    return Recorded(name, runs, found.layout, *roots, found.stacks, found.zjit)
 
 
 class Places(NamedTuple):

@@ -84,7 +84,7 @@ def command(options: _Options) -> int:
     Core files work as well, gzipped or not. The program is looked up at its
     original path, or given with --exe. Without it, give addresses with --symbol:
     ruby_current_vm_ptr, ruby_current_execution_context_ptr, ruby_current_thread
-    (pointers), ruby_global_symbols or global_symbols.
+    (pointers), ruby_global_symbols or global_symbols, and rb_zjit_entry (4.1).
 
     \b
     Examples:

@@ -301,13 +301,14 @@ class Unwinder:
             "f": (track.probe_at, track.probe_end - track.probe_at),
             "v": (track.words_at, track.words_end - track.words_at),
             "z": (self._zjit, 8),
-            "n": (track.near[0], track.near[1] - track.near[0]),
+            "n": (track.near[0] or track.thread, track.near[1] - track.near[0]),
         }
         track.order = self._order
         found = [probes[kind] for kind in track.order.probes]
         found.append((track.frames_at, track.frames_end - track.frames_at))
         if track.order.natives:
-            found.append((track.native[0], track.native[1] - track.native[0]))
+            start, end = track.native
+            found.append((start or track.thread, end - start))
         found.append((track.values_at, track.values_size))
         found += [(ep - 16, 24) for ep in track.heap]
         found.append(pointer)

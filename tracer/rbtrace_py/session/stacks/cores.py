@@ -52,9 +52,16 @@ VM_SYMBOLS = ("ruby_current_vm_ptr", "ruby_current_vm")
 EC_SYMBOLS = ("ruby_current_execution_context_ptr", "ruby_current_ec")
 THREAD_SYMBOLS = ("ruby_current_thread",)
 TABLE_SYMBOLS = ("ruby_global_symbols", "global_symbols")
-SYMBOLS = (*VM_SYMBOLS, *EC_SYMBOLS, *THREAD_SYMBOLS, *TABLE_SYMBOLS)
+ZJIT_SYMBOLS = ("rb_zjit_entry",)
+SYMBOLS = (
+    *VM_SYMBOLS,
+    *EC_SYMBOLS,
+    *THREAD_SYMBOLS,
+    *TABLE_SYMBOLS,
+    *ZJIT_SYMBOLS,
+)
 """Names for ``--symbol``: pointers to the VM, an execution context, a thread (until
-2.4); and the table of symbols itself."""
+2.4); the table of symbols itself; and the word that is not 0 while ZJIT is on."""
 
 _MOST_DATA = 4 << 20
 
@@ -127,11 +134,8 @@ class CoreRuby(Closing):
             vm = self._vm()
             self.layout = self._checked_layout(vm, symbols)
             is_tid = self._tids.__contains__ if self._tids else None
-            zjit = self._ruby and find_zjit(self._ruby)
-            self.vm = RubyVM(
-                *(core, self.layout, vm, symbols, is_tid),
-                zjit.address if zjit else None,
-            )
+            zjit = self._zjit()
+            self.vm = RubyVM(core, self.layout, vm, symbols, is_tid, zjit)
         except BaseException:
             self.close()
             raise
@@ -230,8 +234,7 @@ class CoreRuby(Closing):
             sources.add_saved(self.options.saved)
         sources.add_dwarf(self._ruby.file.file.executable[0].raw_path, ("",))
         known = find_object_class(self.core, self._ruby)
-        zjit = find_zjit(self._ruby)
-        roots = Roots(vm, symbols, known, zjit.address if zjit else None)
+        roots = Roots(vm, symbols, known, self._zjit())
         verdict = sources.resolve(self.core, roots)
         wrong = verdict.contradiction
         if wrong is not None and wrong.check in _OF_WHAT_RAN:
@@ -250,6 +253,15 @@ class CoreRuby(Closing):
     def _given(self, names: tuple[str, ...]) -> int | None:
         given = self.options.symbols
         return next((given[name] for name in names if name in given), None)
+
+    def _zjit(self) -> int | None:
+        """Return the address of the word that says whether ZJIT is on, if it is known.
+
+        Without it frames of ZJIT in 4.1 make no sense, and are shown as unknown.
+        """
+        given = self._given(ZJIT_SYMBOLS)
+        found = find_zjit(self._ruby) if given is None and self._ruby else None
+        return given if found is None else found.address
 
     def _symbols(self) -> int | None:
         given = self._given(TABLE_SYMBOLS)
