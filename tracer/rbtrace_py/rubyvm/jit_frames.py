@@ -4,7 +4,7 @@ While ZJIT is on, a control frame's own pc and iseq are stale unless its ``jit_r
 is 0. It is 1 for a C function. Else it points into the native stack, and the word below
 is the address of the frame's JITFrame (CFP_ZJIT_FRAME of zjit.h). ZJIT stores another
 one there before each call. It never frees a JITFrame, and a compaction alone changes
-one. A method that is inlined has a control frame and a JITFrame of its own.
+one. Each inlined method has its own control frame and its own JITFrame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rbtrace_py.rubyvm.values import Values
 C_FRAME = 1
 """ZJIT_JIT_RETURN_C_FRAME, in ``jit_return``."""
 UNKNOWN_CODE = (0, 8)
-"""Pc and iseq where there is no JITFrame; no iseq has that address."""
+"""Pc and iseq for a missing JITFrame; 8 is not an iseq's address."""
 _C_CODE = (0, 0)
 _IN_JIT_FRAME = 1
 """In place of the pc of a frame that the kernel walked: see ``WalkedStack.frames``."""
@@ -83,8 +83,8 @@ class JitFrames:
     def with_code(self, stack: WalkedStack) -> WalkedStack:
         """Return a stack with pc and iseq of its JITFrames in their place.
 
-        Where the newest frame is one of them its pc is unknown, as ZJIT stores it only
-        before it calls something.
+        The newest frame's pc is unknown then, as ZJIT stores it only before it calls
+        something.
         """
         if stack.frames is None:
             return stack

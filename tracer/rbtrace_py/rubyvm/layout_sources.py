@@ -96,7 +96,7 @@ class LayoutSources:
         return bool(found)
 
     def _tables(self) -> Iterator[Table]:
-        """Yield the table, and those of later revisions of a development branch."""
+        """Yield the table, then the tables of later revisions of the same branch."""
         table: Table | None = self.table
         while table is not None:
             yield table
@@ -105,8 +105,8 @@ class LayoutSources:
     def resolve(self, memory: Memory, roots: Roots) -> Verdict:
         """Hold what the sources say against memory; the table and machine code too.
 
-        Of a development branch's tables the first one that memory does not contradict
-        counts, or the one that comes furthest.
+        A development branch has several tables. The first one that memory does not
+        contradict counts, else the one with the most checks passed.
         """
         best: tuple[int, Table, Verdict, frozenset[str]] | None = None
         for table, dwarf in zip_longest(list(self._tables()), self._dwarf):

@@ -762,7 +762,7 @@ class Unwinder:
         return child if child is not None and child.is_sure else None
 
     def _is_jit_frame(self, frames: memoryview) -> bool:
-        """Is the innermost frame, the first, one of Ruby code that a JIT may run?
+        """Return whether a JIT may run the innermost frame, the first.
 
         YJIT leaves its pc as it was, and ZJIT its sp, too; in 4.0 without a mark.
         """

@@ -57,8 +57,9 @@ class HasAddress(Protocol):
 class ControlFrame(NamedTuple):
     """A control frame as the last sample read it.
 
-    node: what it is; receiver: its ``self``; ep, sp: its environment, stack pointer
-    jit_return: where the address of its JITFrame is, see ``jit_frames``; 0: nowhere
+    node: its place in the tree; receiver: its ``self``; ep, sp: its environment, stack
+        pointer
+    jit_return: see ``jit_frames``; 0 while ZJIT of 4.1 is off
     """
 
     node: FrameNode
@@ -130,10 +131,10 @@ class RubyVM:
         self._marked: list[bytes] | None = []
 
     def _find_collecting(self, ractor: int = 0) -> tuple[int, int] | None:
-        """Find the word that tells of a collection, and its bit's mask.
+        """Return the address of the word with ``during_gc``, and the bit's mask.
 
-        ractor: from August 2026 on each has an object space of its own in 4.1, but for
-        one that has just begun; 0: the main one
+        ractor: address of the ractor that collects; 0: the main one. Only 4.1, from
+            August 2026 on, has an object space per ractor
         """
         offsets, u64 = self.layout.offsets, self.values.u64
         if offsets.objspace_flags is None or offsets.objspace_gc_bit is None:

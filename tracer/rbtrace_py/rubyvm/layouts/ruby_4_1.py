@@ -59,7 +59,7 @@ FIELDS = changed(
 
 DEVELOPMENT: Mapping[str, Differences] = {
     "28 July 2026": {},
-    # Each ractor has an object space of its own.
+    # Each ractor has its own object space.
     "7 August 2026": {
         "vm_main_thread": 56,
         "vm_main_ractor": 48,
