@@ -29,7 +29,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from ruby_builds import Build
 
-BUILDS = tuple(map(Build, ("3.3", "3.4", "4.0.5-shared")))
+BUILDS = tuple(map(Build, ("3.3", "3.4", "4.0.5-shared", "4.1.0dev-shared")))
 RUN_TIME = 500_000_000
 """Least run time of a measured thread in ns."""
 SCHEDULER_TICKS = 20_000_000
