@@ -280,6 +280,27 @@ def test_a_newer_release_is_read_as_the_nearest_and_says_so(
         assert found.notes[0].startswith(f"Ruby {version} is newer than {major}.")
 
 
+@pytest.mark.rubies
+def test_a_member_that_dwarf_does_not_have_is_not_taken_from_the_table(
+    started: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = layout_sources.table_for
+
+    def with_other_member(version: str) -> Any:
+        table = right(version)
+        other = replace(table.fields["queue_waiting"], member="rb_queue.waiting")
+        return replace(table, fields={**table.fields, "queue_waiting": other})
+
+    monkeypatch.setattr(layout_sources, "table_for", with_other_member)
+    target = started(*Build("4.0.5-shared").words(), "-e", WAITING)
+    with Process(target.pid) as process:
+        found = attach(process)
+        assert found.layout.offsets.queue_waiting is None
+        assert found.layout.offsets.queue_items is not None
+        by_table = attach(process, source=Origin.TABLE)
+        assert by_table.layout.offsets.queue_waiting is not None
+
+
 @pytest.fixture
 def knows_no_4_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """4.0.5 is a newer minor version, and as the newest that is known."""

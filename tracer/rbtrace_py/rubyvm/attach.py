@@ -202,8 +202,8 @@ def _has_other_jit_frames(layout: Layout, table: Table) -> bool:
     Before June 2026 it had no stack map, and earlier jit_return had another meaning.
     A larger one may describe several frames.
     """
-    if layout.offsets.jit_frame_size is None:
-        return False
+    if not layout.traits.has_jit_frames or "jit_frame_size" not in table.fields:
+        return layout.traits.has_jit_frames
     has_dwarf = layout.origins.get("ec_cfp") is Origin.DWARF
     is_there = layout.origins.get("jit_frame_map_size") is Origin.DWARF
     size = table.fields["jit_frame_size"].offset

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from itertools import zip_longest
 from time import monotonic
 
@@ -11,9 +12,9 @@ from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.memory import Memory
 from rbtrace_py.rubyvm.checks import Contradiction, Roots, contradiction
 from rbtrace_py.rubyvm.detect import Ruby, Version
-from rbtrace_py.rubyvm.dwarf.fields import fields_from_dwarf
+from rbtrace_py.rubyvm.dwarf.fields import FromDwarf, fields_from_dwarf
 from rbtrace_py.rubyvm.evidence import Judge, Offer, Verdict, resolve
-from rbtrace_py.rubyvm.layout import Field, Layout, Origin, Table
+from rbtrace_py.rubyvm.layout import Field, Layout, Offsets, Origin, Table
 from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, table_for
 from rbtrace_py.rubyvm.mining import mine
 from rbtrace_py.rubyvm.saved import SavedLayout
@@ -21,6 +22,10 @@ from rbtrace_py.rubyvm.saved import SavedLayout
 _MOST_STAGES = 1 << 10
 _MOST_SECONDS = 10.0
 """How long layouts are held against memory; a hostile target can make that long."""
+
+
+_NOT_WALKED = frozenset(one.name for one in fields(Offsets) if one.default is None)
+"""Fields without which threads and stacks can be read."""
 
 
 class LayoutSources:
@@ -38,7 +43,7 @@ class LayoutSources:
         self._ruby = ruby
         self._version = version
         self._offers: list[Offer] = []
-        self._dwarf: list[Offer | None] = []
+        self._dwarf: list[FromDwarf | None] = []
         self.notes: list[str] = []
         self.evidence: list[str] = []
         self.agreed: frozenset[str] = frozenset()
@@ -85,13 +90,10 @@ class LayoutSources:
         """
         elf, fd = self._ruby.elf, self._ruby.file.fd
         where = [os.fsencode(root) for root in roots]
-        answers = [
+        self._dwarf = [
             fields_from_dwarf(elf, fd, path, where, table) for table in self._tables()
         ]
-        self._dwarf = [
-            None if one is None else Offer(Origin.DWARF, one.fields) for one in answers
-        ]
-        found = [one for one in answers if one is not None]
+        found = [one for one in self._dwarf if one is not None]
         self.evidence += [f"DWARF: {one.path}" for one in found[:1]]
         return bool(found)
 
@@ -110,13 +112,15 @@ class LayoutSources:
         """
         best: tuple[int, Table, Verdict, frozenset[str]] | None = None
         for table, dwarf in zip_longest(list(self._tables()), self._dwarf):
-            self.table = table
-            offers = self._offers if dwarf is None else [*self._offers, dwarf]
+            self.table, offers = table, self._offers
+            if dwarf is not None:
+                offers = [*offers, Offer(Origin.DWARF, dwarf.fields)]
+                self.table = _without(table, dwarf.absent)
             verdict, agreed = self._resolve_table(offers, memory, roots)
             wrong = verdict.contradiction
             stage = _MOST_STAGES if wrong is None or wrong.is_doubt else wrong.stage
             if best is None or stage > best[0]:
-                best = stage, table, verdict, agreed
+                best = stage, self.table, verdict, agreed
             if stage == _MOST_STAGES:
                 break
         assert best is not None
@@ -156,6 +160,16 @@ class LayoutSources:
             return layout_from(self.table, self._version.text, picked)
 
         return resolve(offers, build, judge)
+
+
+def _without(table: Table, absent: frozenset[str]) -> Table:
+    """Return a table without members that DWARF says are not there.
+
+    Only of those that nothing is walked by.
+    """
+    gone = absent & _NOT_WALKED
+    fields = {name: one for name, one in table.fields.items() if name not in gone}
+    return replace(table, fields=fields)
 
 
 def _nothing(_: Layout) -> Contradiction | None:

@@ -45,10 +45,14 @@ _Found = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class FromDwarf:
-    """Fields by their names in ``Offsets``, and the file that says so."""
+    """Fields by their names in ``Offsets``, and the file that says so.
+
+    absent: names of fields whose structure has no such member
+    """
 
     fields: Mapping[str, Field]
     path: str
+    absent: frozenset[str] = frozenset()
 
 
 def fields_from_dwarf(
@@ -68,7 +72,8 @@ def fields_from_dwarf(
                 return None
             members = _look_up(found, sorted(_members(table)))
             fields = _fields(table, members)
-            return FromDwarf(fields, found.path) if fields else None
+            absent = _absent(table, members)
+            return FromDwarf(fields, found.path, absent) if fields else None
     except (BadElf, OSError):
         return None
 
@@ -85,6 +90,16 @@ def _fields(table: Table, members: _Found) -> dict[str, Field]:
         if offset is not None and 0 <= offset < _LARGEST_OFFSET:
             fields[name] = Field(offset, known.member)
     return fields
+
+
+def _absent(table: Table, members: _Found) -> frozenset[str]:
+    """Return the fields whose structure was found without that member."""
+    structures = {member.partition(".")[0] for member in members}
+    return frozenset(
+        name
+        for name, field in table.fields.items()
+        if field.member not in members and field.member.partition(".")[0] in structures
+    )
 
 
 def _offset(name: str, member: str, members: _Found, table: Table) -> int | None:
