@@ -185,6 +185,7 @@ _BESIDE = [
     *map(Build, ARCHIVES),
     Build("3.2.8-shared", "yjit"),
 ]
+_JITTED += [Build("4.1.0dev-shared", jit) for jit in ("yjit", "zjit")]
 rubies.BUILT.update(
     {str(one): functools.partial(_with_agent, one) for one in (*_JITTED, *_BESIDE)}
 )

@@ -12,7 +12,7 @@ import pytest
 import rubies
 from commands import Tracer, answer, by_key, has_ruby_probes, run
 from processes import TARGETS, Target
-from ruby_builds import JITS, Build, unpack
+from ruby_builds import Build
 
 Trace = Callable[..., Tracer]
 
@@ -94,13 +94,11 @@ NEW_IN_4_1 = {
 }
 
 
-@pytest.fixture(params=list(map(rubies.chroot, ("", *JITS))))
+@pytest.fixture(params=[*map(rubies.chroot, ("", "yjit", "zjit"))])
 def newer(request: pytest.FixtureRequest) -> Iterator[Target]:
     """A Ruby 4.1, with a JIT or without."""
-    name = "4.1.0dev-shared"
-    unpack(name)
-    program = str(rubies.DIRECTORY / name / "bin" / "ruby")
-    words = [*Build(program, request.param).words(), "--disable-gems"]
+    build = Build("4.1.0dev-shared", request.param)
+    words = [*build.words(), "--disable-gems"]
     with closing(Target(*words, str(TARGETS / "probes/newer_probes.rb"))) as target:
         yield target
 
