@@ -9,7 +9,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -62,6 +62,21 @@ def test_samples(build: Build) -> None:
         Process(target.pid) as process,
     ):
         check_samples(target.target, process)
+
+
+@each
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_which_threads_share(build: Build, value: str) -> None:
+    """With RUBY_MN_THREADS=1, all threads share but the main one."""
+    target = Target(
+        *build.words(),
+        str(TARGETS / "stacks/mn_threads.rb"),
+        env={"RUBY_MN_THREADS": value},
+    )
+    with closing(target):
+        running = rubies.Running(target, ruby_builds.innermost(target.pid))
+        found = {one.is_main: one.is_moving for one in running.vm().threads()}
+    assert found == {True: False, False: value == "1"}
 
 
 def check_samples(target: Target, process: Process) -> None:

@@ -24,9 +24,9 @@ _LIST_PREVIOUS = 8
 _MARKED_RACTORS = 64
 """More ractors than these are looked at only now and then."""
 
-_MN_THREADS = (3, 3)
-_HAS_OWN_NATIVE = 4
-"""``has_dedicated_nt``, the bit behind the two of ``rb_thread_t.status``."""
+_OWN_NATIVE = {(3, 3): 4, (4, 1): 8}
+"""``has_dedicated_nt``, a bit behind the two of ``rb_thread_t.status``: by the version
+since which it has this place. Since 4.1 ``main_thread`` comes before it."""
 
 _STATES = {0: ThreadState.RUNNING, 1: ThreadState.SLEEPING, 2: ThreadState.SLEEPING}
 """enum rb_thread_status: runnable, stopped, stopped for ever; killed is left out."""
@@ -72,7 +72,9 @@ class Threads:
         self._vm = vm
         self._native = NativeIds(values, is_tid)
         self._has_running_ec = values.traits.has_ractors
-        self._has_mn_threads = parse(values.layout.version) >= _MN_THREADS
+        version = parse(values.layout.version)
+        bits = [bit for since, bit in _OWN_NATIVE.items() if version >= since]
+        self._own_native = bits[-1] if bits else None
 
     def all(self) -> list[VmThread]:
         """Return all threads of all ractors, the main one first.
@@ -206,7 +208,8 @@ class Threads:
                 ractor=ractor,
                 is_main=is_main,
                 running=running,
-                is_moving=self._has_mn_threads and not status & _HAS_OWN_NATIVE,
+                is_moving=self._own_native is not None
+                and not status & self._own_native,
             )
         except UnreadableMemory:
             return None
