@@ -160,7 +160,7 @@ def test_a_thread_that_ended_ran_as_its_samples_tell(
 
 
 def test_cpu_time_of_threads_that_no_sample_has(clocks: Clocks) -> None:
-    """Of 900 ns, the thread has 250."""
+    """The samples account for 250 of 900 ns."""
     weights = begun(SamplingMode.CPU, clocks)
     clocks.ran += 250
     clocks.process.cpu_ns += 900

@@ -201,7 +201,7 @@ class RecordingWriter:
 def _open(path: Path_, meta: Meta, append: bool) -> tuple[io.FileIO, bool]:
     """Return the file, locked and positioned for the next section.
 
-    The second value is True if the section follows one that was cut off.
+    The second value is True if the file's last section was cut off.
     """
     is_cut = False
     way = os.O_RDWR if append else os.O_WRONLY

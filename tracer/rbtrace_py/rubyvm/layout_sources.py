@@ -107,8 +107,8 @@ class LayoutSources:
     def resolve(self, memory: Memory, roots: Roots) -> Verdict:
         """Hold what the sources say against memory; the table and machine code too.
 
-        A development branch has several tables. The first one that memory does not
-        contradict counts, else the one with the most checks passed.
+        A development branch has several tables. The first table that memory does not
+        contradict is used, or else the table with the most passed checks.
         """
         best: tuple[int, Table, Verdict, frozenset[str]] | None = None
         for table, dwarf in zip_longest(list(self._tables()), self._dwarf):
@@ -163,10 +163,7 @@ class LayoutSources:
 
 
 def _without(table: Table, absent: frozenset[str]) -> Table:
-    """Return a table without members that DWARF says are not there.
-
-    Only of those that nothing is walked by.
-    """
+    """Return a table without the members of _NOT_WALKED that DWARF lacks."""
     gone = absent & _NOT_WALKED
     fields = {name: one for name, one in table.fields.items() if name not in gone}
     return replace(table, fields=fields)

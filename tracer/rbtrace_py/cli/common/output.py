@@ -274,7 +274,7 @@ def say_note(text: str) -> None:
 
 
 def say_wrote(path: str, more: str = "") -> None:
-    """Print which file was written, in a line of its own, which is never broken."""
+    """Print the path of a file that was written, without breaking the line."""
     click.echo(f"rbtrace-py: wrote {path}{more}", err=True)
 
 

@@ -1,8 +1,9 @@
-"""A program of ours that stands still at its beginning, until it is looked at.
+"""Hold a program that the command starts, until the session has attached to it.
 
 The program is seized before it executes anything, and stops at system calls. It is
 traced for HELD_SECONDS at most, and never while it executes a program with more rights,
-which the kernel would deny it. If we die, the kernel lets it go on.
+because the kernel would deny these rights to a traced program. If the tracer dies, the
+kernel lets the program go on.
 """
 
 from __future__ import annotations
@@ -46,18 +47,19 @@ _MOST_SCRIPTS = 5
 """Scripts whose interpreters are scripts, as in the kernel's exec_binprm."""
 
 _LOOK_SECONDS = 0.02
-"""How often it is looked whether the program is to be let go."""
+"""Longest time between two looks at ``_is_released``."""
 
 _Started = TypeVar("_Started")
 _IsWanted = Callable[[Registers], bool]
 
 
 class HeldStart:
-    """A program that is started by ``start``, and stands still after ``to_program``.
+    """A program that is started by ``start`` and held by ``to_program``.
 
-    A thread traces it, as the kernel ties a traced program to the thread that seized
-    it. A program that cannot be traced runs as if it were not held. Until ``is_over``,
-    nobody else may wait for the process: the kernel would give them its stops.
+    A thread traces it, because the kernel ties a traced program to the thread that
+    seized it. A program that cannot be traced runs as if it were not held. Before
+    ``is_over``, no other code may wait for the process: it would collect a stop of the
+    program in place of its end.
     """
 
     def __init__(self) -> None:
@@ -76,12 +78,12 @@ class HeldStart:
 
     @property
     def is_held(self) -> bool:
-        """Return whether it stands still, where ``to_program`` or ``to_call`` led."""
+        """Return whether it has stopped where ``to_program`` or ``to_call`` led."""
         return self._stands and time.monotonic() < self._deadline
 
     @property
     def is_over(self) -> bool:
-        """Return whether it runs, and will not stand still again."""
+        """Return whether it runs and will not be stopped again."""
         return not (self._stands or self._is_awaited)
 
     def start(self, popen: Callable[[Callable[[], None]], _Started]) -> _Started:
@@ -114,8 +116,8 @@ class HeldStart:
     def to_program(self, seconds: float) -> None:
         """Let it run until it has executed another program, which is loaded.
 
-        The dynamic linker has mapped its libraries then, and none of its own code has
-        made a system call. After ``seconds`` it may still be on its way there.
+        At this point the dynamic linker has mapped its libraries, and its own code has
+        made no system call. After ``seconds`` this returns in any case.
         """
         self._order(self._has_loaded, seconds)
 
@@ -175,8 +177,8 @@ class HeldStart:
             tracee.detach()
 
     def _runs_to(self, is_wanted: _IsWanted, tracee: Tracee, process: Process) -> bool:
-        """Return whether it stands at a call that is wanted; else it is to be let go,
-        which the end of the thread does."""
+        """Let it run to the beginning of a wanted system call; return whether it got
+        there. If not, the end of this thread lets it go."""
         signal = 0
         while True:
             tracee.go_on_to_call(signal)
@@ -194,7 +196,7 @@ class HeldStart:
                         return True
 
     def _next_stop(self, tracee: Tracee) -> TraceeStop | None:
-        """Return the next stop; None if it is to be let go before that."""
+        """Return the next stop; None after a release, or at the deadline."""
         stop = None
         while stop is None and not self._is_released:
             now = time.monotonic()

@@ -101,9 +101,9 @@ class Targets:
     def wait(self, seconds: float, until_started: bool = False) -> None:
         """Wait until the targets may have new probes, or a VM.
 
-        If our program is held, it runs until it has loaded another program. If it has
-        loaded a Ruby before, it runs on for good; with ``until_started``, it runs to
-        one of its next system calls.
+        If our program is held, it runs until it has loaded another program. A program
+        that has loaded a Ruby is let go; with ``until_started``, it runs to one of its
+        next system calls.
         """
         held = self._held
         if held is None or held.is_over or self.ours is None:
