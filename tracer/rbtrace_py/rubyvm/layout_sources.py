@@ -163,7 +163,10 @@ class LayoutSources:
 
 
 def _without(table: Table, absent: frozenset[str]) -> Table:
-    """Return a table without the members of _NOT_WALKED that DWARF lacks."""
+    """Return a table without the members that DWARF does not have.
+
+    Members that a walk needs stay: the checks against memory decide on those.
+    """
     gone = absent & _NOT_WALKED
     fields = {name: one for name, one in table.fields.items() if name not in gone}
     return replace(table, fields=fields)
