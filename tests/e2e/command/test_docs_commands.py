@@ -43,6 +43,7 @@ NOT_RUN = {
     r"sudo rbtrace-py .*(1234|puma)": "test_containers.py does",
     r"rbtrace-py attach 1234 --yes": "test_filters.py does",
     r"(sudo )?rm -rf ": "test_damaged_caches.py does, where it can harm nothing",
+    r"sudo rbtrace-py .*gc__(obj_new|xmalloc)": "Ruby 4.1; test_ruby_probes.py does",
     r"docker ": "needs Docker; test_containers.py runs what it starts",
     r"kubectl ": "needs a cluster; test_containers.py runs what it starts",
     r"cat caps.json": "shows a file",
