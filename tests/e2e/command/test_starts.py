@@ -177,10 +177,11 @@ def test_a_descriptor_that_nobody_can_wait_for(kind: str, tmp_path: Path) -> Non
 
 
 SHORT = """
-CPU = Process::CLOCK_PROCESS_CPUTIME_ID
-def burn = (i = 0; i += 1 while Process.clock_gettime(CPU) < 0.15; i)
-burn
-puts Process.clock_gettime(CPU, :nanosecond)
+def cpu = Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID)
+def burn(seconds) = (nil while cpu < seconds)
+began = cpu
+burn(began + 0.1)
+puts ((cpu - began) * 1e9).round
 """
 
 
@@ -218,17 +219,18 @@ def test_a_probe_of_ruby_fires_from_the_beginning() -> None:
 def test_stacks_of_a_program_of_a_tenth_of_a_second(engine: str) -> None:
     """They used to be named only after such a program had ended."""
     words = ("stacks", "--engine", engine, "-r", "500", "--format", "json", "--")
-    out, err, code = run(*words, "ruby", "-e", SHORT)
-    assert code == 0, err
-    used, _, document = out.partition("\n")
+    command = (sys.executable, "-c", HOLDING, *words, "ruby", "-e", SHORT)
+    done = run_program(command)
+    err = done.stderr
+    assert done.returncode == 0, err
+    used, _, document = done.stdout.partition("\n")
     found = json.loads(document)
-    assert found["weight"] >= 0.8 * int(used), err
     names = [frame["name"] for frame in found["frames"]]
     burnt = sum(
         stack["weight"]
         for stack in found["stacks"]
         if any(names[number] == "Object#burn" for number in stack["frames"])
     )
-    assert burnt >= 0.3 * int(used), err
+    assert burnt >= 0.5 * int(used), err
     counters = found["counters"]
     assert counters["ended"] <= counters["unresolved"] <= 0.5 * counters["samples"]

@@ -7,10 +7,10 @@ import itertools
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,17 @@ def test_a_shell_that_executes_another_program(held: HeldStart) -> None:
     assert program.communicate()[0] == "found\n"
 
 
-def test_a_ruby_stops_at_some_of_its_calls(held: HeldStart) -> None:
+def test_a_ruby_stops_at_some_of_its_calls(
+    held: HeldStart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_start, "HELD_SECONDS", LONG)
     program = started(held, "ruby", "-e", "puts 42")
+    assert held.is_at_beginning
     stops = 0
     while held.is_held:
         held.to_call(LONG)
         stops += 1
+        assert not held.is_at_beginning
     assert 10 < stops < 100  # of hundreds or thousands of calls
     assert program.communicate()[0] == "42\n"
 
@@ -120,7 +125,6 @@ def test_it_is_let_go_after_a_time(
 ) -> None:
     monkeypatch.setattr(held_start, "HELD_SECONDS", 0.5)
     program = started(held, "echo", "done")
-    assert held.is_held
     assert program.stdout is not None
     assert program.stdout.readline() == "done\n"
     assert not held.is_held
@@ -269,12 +273,34 @@ def test_a_script_whose_interpreter_has_rights(identity: Path) -> None:
     assert said_as_nobody(["sh", "-c", f'exec sh -c "{shell}"']) == "1\n"
 
 
+@pytest.mark.parametrize("kind", ["directory", "fifo", "device"])
+def test_a_path_that_is_no_program(held: HeldStart, tmp_path: Path, kind: str) -> None:
+    """A shell finds the program in the next folder of PATH."""
+    odd = tmp_path / "echo"
+    if kind == "directory":
+        odd.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(odd, 0o755)
+    else:
+        os.mknod(odd, 0o755 | stat.S_IFCHR, os.makedev(1, 3))
+    program = started(held, "sh", "-c", f"PATH={tmp_path}:$PATH; exec env echo found")
+    held.to_program(LONG)
+    assert name(program) == "env"
+    held.to_program(LONG)
+    assert name(program) == "echo"
+    held.release()
+    assert program.communicate()[0] == "found\n"
+
+
+def test_one_that_was_not_started() -> None:
+    HeldStart().release()
+
+
 def test_one_that_cannot_be_traced_runs(
     held: HeldStart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracee, "ptrace", lambda *arguments: 1)  # EPERM
-    began = time.monotonic()
+    monkeypatch.setattr(held_start, "HELD_SECONDS", 10 * LONG)
     program = started(held, "echo", "ran")
-    assert held.is_over
+    assert held.is_over  # before its time
     assert program.communicate()[0] == "ran\n"
-    assert time.monotonic() - began < LONG

@@ -41,6 +41,8 @@ faccessat, set_robust_list, prlimit64, getrandom, statx, rseq, faccessat2.
 """
 _AT_ENTRY = (1 << 64) - 38
 """-ENOSYS: the value of rax at the beginning of a system call of x86-64."""
+_CS_64 = 0x33
+"""Code segment of a 64-bit program (__USER_CS); other programs are not held."""
 _LONGEST_PATH = 4096
 _PAGE = 4096
 _MOST_SCRIPTS = 5
@@ -63,15 +65,15 @@ class HeldStart:
     """
 
     def __init__(self) -> None:
-        self._pid_read, self._pid_write = os.pipe()
-        self._go_read, self._go_write = os.pipe()
         self._orders: queue.SimpleQueue[_IsWanted | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._pid = 0
+        self._pid = self._pid_read = self._pid_write = 0
+        self._go_read = self._go_write = 0
         self._deadline = 0.0
         self._has_executed = False
         self._calls = self._next_call = 0
         self._stands = self._is_awaited = self._is_released = False
+        self._has_run = False
         self._thread = threading.Thread(
             target=self._run, name="rbtrace-held", daemon=True
         )
@@ -80,6 +82,11 @@ class HeldStart:
     def is_held(self) -> bool:
         """Return whether it has stopped where ``to_program`` or ``to_call`` led."""
         return self._stands and time.monotonic() < self._deadline
+
+    @property
+    def is_at_beginning(self) -> bool:
+        """Return whether it is held, and has run nothing of its present program."""
+        return self.is_held and not self._has_run
 
     @property
     def is_over(self) -> bool:
@@ -93,16 +100,20 @@ class HeldStart:
 
         popen: gets what the new process is to call before it executes the program
         """
+        self._pid_read, self._pid_write = os.pipe()
+        self._go_read, self._go_write = os.pipe()
         self._thread.start()
         self._orders.put(self._has_loaded)
         self._is_awaited = True
         try:
             started = popen(self._wait_for_tracer)
-        except BaseException:
+        except BaseException as error:
             os.close(self._pid_write)
             self.release()
-            with suppress(ChildProcessError):  # popen may have got a stop for the end
-                os.waitpid(self._pid, 0)
+            if self._pid and isinstance(error, OSError):
+                # popen may have collected a stop in place of its end.
+                with suppress(ChildProcessError):
+                    os.waitpid(self._pid, 0)
             raise
         os.close(self._pid_write)
         return started
@@ -119,6 +130,8 @@ class HeldStart:
         At this point the dynamic linker has mapped its libraries, and its own code has
         made no system call. After ``seconds`` this returns in any case.
         """
+        if self._stands:
+            self._has_run = False
         self._order(self._has_loaded, seconds)
 
     def to_call(self, seconds: float) -> None:
@@ -127,6 +140,7 @@ class HeldStart:
         The more calls its program has made, the more pass without a stop, a quarter of
         them: to look at the program at each one would take too long.
         """
+        self._has_run = True
         self._order(self._is_next_call, seconds)
 
     def _order(self, is_wanted: _IsWanted, seconds: float) -> None:
@@ -138,7 +152,9 @@ class HeldStart:
             self._is_awaited = False
 
     def release(self) -> None:
-        """Let it go on."""
+        """Let it go on, if it was started."""
+        if self._thread.ident is None:
+            return
         self._is_released = True
         self._orders.put(None)
         join_wholly(self._thread)
@@ -190,7 +206,7 @@ class HeldStart:
             if stop.is_call:
                 registers = tracee.registers()
                 if registers.rax == _AT_ENTRY:
-                    if _may_gain_rights(process, registers):
+                    if registers.cs != _CS_64 or _may_gain_rights(process, registers):
                         return False
                     if is_wanted(registers):
                         return True
@@ -234,15 +250,28 @@ def _may_gain_rights(process: Process, registers: Registers) -> bool:
         place = b"root" if words.startswith(b"/") else b"cwd"
         path = b"/proc/%d/%s/%s" % (process.pid, place, words)
         try:
-            if os.stat(path).st_mode & (stat.S_ISUID | stat.S_ISGID):
+            mode = os.stat(path).st_mode
+            if not stat.S_ISREG(mode):
+                return False
+            if mode & (stat.S_ISUID | stat.S_ISGID) or _has_capabilities(path):
                 return True
-            if "security.capability" in os.listxattr(path):
-                return True
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=_open_regular) as file:
                 line = file.readline(_LONGEST_PATH)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            return False  # nor can the program execute it, whose user is ours or less
+        except OSError:
+            return False  # the program, which has no more rights, cannot execute it
         if not line.startswith(b"#!"):
             return False
         words = (line[2:].split(maxsplit=1) or [b"/"])[0]
     return True
+
+
+def _has_capabilities(path: bytes) -> bool:
+    try:
+        return "security.capability" in os.listxattr(path)
+    except OSError:
+        return False  # a file system without extended attributes
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file without waiting, in case it is a FIFO or a device by now."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)

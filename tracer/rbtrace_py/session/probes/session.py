@@ -111,7 +111,7 @@ class ProbeSession(Starting, ProbeQuery):
         self.make_engines(attacher)
         self._have_methods_speak(probes)
         attached = self._attach_first(probes)
-        if self._is_ours and not self.targets.stands_still():
+        if self._is_ours and not self.targets.is_at_beginning():
             # The program ran before they could be attached to.
             self.late_probes += attached
         self._check_attached(probes)

@@ -116,11 +116,11 @@ class ProbeEvents(ProbeSession):
     @property
     def missing(self) -> list[str]:
         """What is not in the counts, a line each."""
-        if not self.late_probes or self.targets.command is not None:
+        if not self.late_probes:
             return []
-        return [
-            f"events of {self.late_probes} probes are missing until they were found"
-        ]
+        one = "1 probe was attached late: its first events are missing"
+        many = f"{self.late_probes} probes were attached late: their first events"
+        return [one if self.late_probes == 1 else f"{many} are missing"]
 
 
 def _trap_ns(attacher: Attacher) -> int:

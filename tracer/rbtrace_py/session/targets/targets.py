@@ -115,8 +115,8 @@ class Targets:
         else:
             self.let_go()
 
-    def stands_still(self) -> bool:
-        """Return whether our program is held, and so has run no Ruby code yet.
+    def is_at_beginning(self) -> bool:
+        """Return whether our program is held, and has run no Ruby code yet.
 
         Waits if a Ruby is just being loaded.
         """
@@ -125,7 +125,7 @@ class Targets:
             return False
         while not (held.is_held or held.is_over) and _runs_ruby(ours):
             held.to_program(_LOADING_SECONDS)
-        return held.is_held
+        return held.is_at_beginning
 
     def let_go(self) -> None:
         """Let our program run, if it is held."""
@@ -170,6 +170,7 @@ class Targets:
         try:
             self._started = self._popen(self.command)
         except OSError as error:
+            self._held = None
             raise UsageError(
                 f"cannot run {self.command[0]}: {error.strerror}"
             ) from error
