@@ -182,7 +182,7 @@ with Process({target.pid}) as process, Agent(process) as agent:
         with contextlib.closing(asked):
             asked.read_until("anyway")
             asked.type("n\n")
-            assert asked.finish()[0].endswith("rbtrace-py: nothing was done\r\n")
+            assert asked.finish()[0].endswith("rbtrace-py: not confirmed\r\n")
         document = answered("detach", target.pid, "--yes")
         assert document["tracer"] == tracer.pid
     finally:

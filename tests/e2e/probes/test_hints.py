@@ -111,7 +111,7 @@ def test_what_was_declined_is_not_said_again(start, root):
     finally:
         seen.close()
     assert said.count("freed memory") == 1
-    assert said.endswith("rbtrace-py: nothing was done\r\n")
+    assert said.endswith("rbtrace-py: not confirmed\r\n")
     assert code == 1
     assert "true" not in target.step("enabled")
 

@@ -94,7 +94,7 @@ def test_a_no_that_is_raised() -> None:
 
     def confirm(text: str) -> bool:
         asked.append(text)
-        raise NotConfirmed("nothing was done")
+        raise NotConfirmed("not confirmed")
 
     confirmation = Confirmation(confirm)
     for hint in ("", "Use --yes to do it anyway"):

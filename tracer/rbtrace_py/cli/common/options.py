@@ -573,7 +573,7 @@ def _ask(text: str) -> bool:
         from rbtrace_py.session.targets.confirmation import NotConfirmed
 
         # What it is about stands above.
-        raise NotConfirmed("nothing was done")
+        raise NotConfirmed("not confirmed")
     return True
 
 

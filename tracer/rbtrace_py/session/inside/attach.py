@@ -72,6 +72,7 @@ def attach(
         check(process, ruby)
         if ruby.filters and not can_read_filters():
             require_unread_filter(process, confirm)
+            deadline = time.monotonic() + limit  # the user may have taken long
         files = agent_files(hook() if with_hook else None)
         say(
             f"pausing process {process.pid} for about a millisecond (longer on a"
@@ -115,6 +116,7 @@ def detach(
                     " through the agent",
                     "End that session first, or use --yes",
                 )
+                deadline = time.monotonic() + limit  # the user may have taken long
             # It may hang up before it has said that it does.
             with suppress(BrokenAgent):
                 agent.call("stop", seconds=limit)

@@ -212,7 +212,7 @@ class RubyProcess(Closing):
 
         Before 3.3, Ruby keeps the kernel thread of an ended thread for the next one.
         """
-        return self._last_by_tid
+        return dict(self._last_by_tid)
 
     def find_threads(self) -> None:
         """Take in threads that came since they were listed, but not too often."""

@@ -31,7 +31,7 @@ class Hazard:
     """Harm that attaching to some probes can do.
 
     text: the warning
-    others: probes that can be attached to without it
+    others: advice on what is possible without this harm
     """
 
     text: str
