@@ -64,7 +64,7 @@ class Damaged:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["2.7", "3.1", "3.3", "3.4"])
+@pytest.mark.parametrize("name", ["2.7", "3.1", "3.3", "3.4", "4.1.0dev-zjit"])
 def test_damaged_images(name: str) -> None:
     image = replay(name)
     chance = random.Random(name)
@@ -84,3 +84,36 @@ def test_damaged_images(name: str) -> None:
         except UnreadableMemory:
             pass
         assert memory.reads < 200_000
+
+
+class MovedPointer:
+    """A recording in which the word at ``place`` is ``by`` bytes further."""
+
+    def __init__(self, inner: ReplayMemory) -> None:
+        self._inner = inner
+        self.place = self.by = 0
+
+    def read(self, address: int, size: int) -> bytes:
+        data = bytearray(self._inner.read(address, size))
+        at = self.place - address
+        if 0 <= at <= size - 8:
+            word = int.from_bytes(data[at : at + 8], "little") + self.by
+            data[at : at + 8] = (word & (1 << 64) - 1).to_bytes(8, "little")
+        return bytes(data)
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self.read(address, size) for address, size in ranges]
+
+
+@pytest.mark.parametrize("by", [1, 4, 8, -(1 << 40), 1 << 40, 1 << 63])
+@pytest.mark.parametrize("name", ["3.4", "4.1.0dev-zjit"])
+def test_a_frame_pointer_that_becomes_wrong(name: str, by: int) -> None:
+    """A stack that was read before has no sample while its frame pointer is wrong."""
+    image, offsets = replay(name), replay(name).layout.offsets
+    memory = MovedPointer(image.memory)
+    vm = RubyVM(memory, image.layout, image.vm, image.symbols, zjit=image.zjit)
+    one = next(thread for thread in vm.threads() if thread.name in image.stacks)
+    assert vm.sample(one) is not None
+    memory.place = vm.values.u64(one.address + (offsets.th_ec or 0)) + offsets.ec_cfp
+    memory.by = by
+    assert vm.sample(one) is None

@@ -326,13 +326,12 @@ class Unwinder:
             track.ec = ec
             return None
         context = memoryview(parts[_EC]).cast("Q")
+        if not self._has_all(track, context):
+            return None
         raw, found = parts, self._plain_parts(track, context, parts)
         if found is None:
             return None
-        parts = found
-        snapshot = self._snapshot(track, context, parts)
-        if snapshot is None:
-            return None
+        snapshot = self._snapshot(track, context[self._cfp_word], found)
         is_short = self._walk(track, snapshot)
         if is_short:
             return None
@@ -399,7 +398,7 @@ class Unwinder:
         None if the ranges were too small, or have changed.
         """
         order = track.order
-        if len(parts) <= order.rest or order is _PLAIN:
+        if order is _PLAIN:
             return parts
         if order.switch and any(parts[order.switch[0]]):
             self._order = _WITH_ZJIT
@@ -463,21 +462,30 @@ class Unwinder:
             raise UnreadableMemory("a thread without an execution context")
         return ec
 
-    def _snapshot(
-        self, track: Track, context: memoryview, parts: list[bytes]
-    ) -> Snapshot | None:
-        """Take the stack's bytes, None if they are not all there is."""
+    def _has_all(self, track: Track, context: memoryview) -> bool:
+        """Return whether the ranges that were gathered contain the stack's frames.
+
+        If not, the next ranges will. Raises UnreadableMemory for a frame pointer that
+        is not in its stack.
+        """
         low, size = context[self._stack_word], context[self._size_word]
         cfp = context[self._cfp_word]
         high = low + 8 * size
         if not track.high or low != track.low or high != track.high:
             self._move(track, low, high, cfp)
-            return None
+            return False
         if not low <= cfp <= high or (high - cfp) % self._size:
             raise UnreadableMemory("a frame pointer that is not in its stack")
         if not track.frames_at <= cfp <= track.frames_end:
             self._widen_frames(track, cfp)
-            return None
+            return False
+        return True
+
+    def _snapshot(self, track: Track, cfp: int, parts: list[bytes]) -> Snapshot:
+        """Take the stack's bytes from a gather that has all of them.
+
+        cfp: the frame pointer of the sampled moment
+        """
         proven = self._proven(track, cfp, parts)
         frames, values, *heap = parts[_REST:-1]
         if track.probe_at <= cfp < track.probe_end:
