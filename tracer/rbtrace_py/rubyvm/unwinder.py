@@ -388,7 +388,10 @@ class Unwinder:
         track = reading.track
         self._walk(track, snapshot)
         is_whole = len(track.nodes) == len(snapshot.frames) // self._size > 0
-        return reading._replace(is_whole=is_whole, unsure=tuple(track.unsure))
+        # The list is another one where the track forgot its stack, which is truncated.
+        return reading._replace(
+            nodes=track.nodes, is_whole=is_whole, unsure=tuple(track.unsure)
+        )
 
     def _plain_parts(
         self, track: Track, context: memoryview, parts: list[bytes]
