@@ -56,6 +56,20 @@ def without_line(stacks: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", RECORDED)
+def test_bytes_that_are_kept_are_counted(name: str) -> None:
+    """Stacks are compared with the bytes of the last sample, which have a bound."""
+    vm, stacks = recorded(name)
+    threads = [thread for key, thread in keyed(vm).items() if key in stacks]
+    vm.sample_all(threads)
+    counted = vm._kept
+    assert counted >= sum(
+        len(part) for one in vm._tracks.values() for part in one.parts
+    )
+    vm.sample_all(threads)
+    assert vm._kept == counted > 0
+
+
+@pytest.mark.parametrize("name", RECORDED)
 def test_what_was_not_recorded_is_no_stack(name: str) -> None:
     vm, stacks = recorded(name)
     others = [thread for key, thread in keyed(vm).items() if key not in stacks]

@@ -82,6 +82,9 @@ _BEFORE_ZJIT = _Order(f"{_PROBES}z")
 _WITH_ZJIT = _Order(_PROBES.replace("f", "fn"))
 _NATIVE_PROBE_SIZE = 1 << 15
 """Bytes of the native stack that a probe has at most."""
+_MOST_NATIVE = 1 << 24
+"""Bytes of the native stack that are read at most. The native stack of a thread has
+1 to 8 MiB, unless RUBY_THREAD_MACHINE_STACK_SIZE asks for more."""
 _MOST_CHANGES = 1
 """Changes of a frame between probes that a slow method makes. After more changes the
 frame of the sampled moment is unknown."""
@@ -100,12 +103,14 @@ class Track:
     ``words_end`` the values. ``depth`` is the number of frames that the last sample
     shows, hidden ones included; ``doubts`` has, for each doubtful frame of the last
     samples, the newest frames above it. ``is_placed`` says that the probes' places come
-    from a reading, ``gathered`` has the ranges of the last gather. ``near`` and
-    ``native`` bound what probes, and the rest, have of the native stack.
+    from a reading, ``gathered`` has the ranges of the last gather, ``counted`` the ones
+    whose bytes were counted last. ``near`` and ``native`` bound what probes, and the
+    rest, have of the native stack.
     """
 
     __slots__ = (
         "c_words",
+        "counted",
         "depth",
         "doubts",
         "ec",
@@ -143,6 +148,7 @@ class Track:
     def __init__(self, thread: int, running: int) -> None:
         self.thread = thread
         self.gathered: list[tuple[int, int]] = []
+        self.counted = self.gathered
         self.running = running
         self.generation = 0
         self.leave()
@@ -429,7 +435,7 @@ class Unwinder:
         slots = near + self._slots(parts[track.order.rest][max(after, 0) :])
         bounds = (
             _covering(track.near, near, _NATIVE_PROBE_SIZE),
-            _covering(track.native, slots, LARGEST_READ // 2),
+            _covering(track.native, slots, _MOST_NATIVE),
         )
         if bounds == (track.near, track.native):
             return True

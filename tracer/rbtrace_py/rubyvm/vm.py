@@ -591,12 +591,15 @@ class RubyVM:
 
     def _keep(self, track: Track) -> None:
         """See to it that what tracks keep stays bounded, however many there are."""
-        self._kept += track.frames_end - track.frames_at + track.values_size
+        if track.counted is track.gathered:
+            return
+        track.counted = track.gathered
+        self._kept += sum(size for _, size in track.gathered)
         if self._kept > _MOST_KEPT:
             for other in self._tracks.values():
                 if other is not track:
                     other.leave()
-            self._kept = 0
+            self._kept = sum(size for _, size in track.gathered)
 
     def _state(self, reading: Reading) -> ThreadState:
         return self._threads.state(
