@@ -131,8 +131,8 @@ class WalkedStack(NamedTuple):
     thread, fiber: addresses of rb_thread_t and rb_fiber_t
     frames: four words per frame, the newest first: iseq, pc (0: not up to date), method
         entry (or a cref or svar), flags; None: the frames were sent before, with the
-        same key. Where pc is 1, the first word is the address of a JITFrame, 0 of a C
-        function
+        same key. Where pc is 1, the first word is the address of a JITFrame: 0 for a C
+        function, 8 for an address that could not be read
     kernel_frames: addresses of the kernel's frames, the newest first, with ``frames``
     collecting: 0, or 1 + ``enum gc_mode`` of the collection in progress
     is_cut: older frames are missing

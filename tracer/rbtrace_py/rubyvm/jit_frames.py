@@ -12,8 +12,9 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
-from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.errors import NoSuchTarget, UnreadableMemory
 from rbtrace_py.linux.memory import gathered
 from rbtrace_py.model.stack_walk import WalkedStack
 from rbtrace_py.rubyvm.values import Values
@@ -25,6 +26,8 @@ UNKNOWN_CODE = (0, 8)
 _C_CODE = (0, 0)
 _IN_JIT_FRAME = 1
 """In place of the pc of a frame that the kernel walked: see ``WalkedStack.frames``."""
+_NOT_READ = 8
+"""In place of a JITFrame's address that the kernel could not read."""
 _WORDS = 4
 _MOST_KNOWN = 1 << 16
 _STACK_MAP_SKIP, _STACK_MAP_TAG, _STACK_MAP_SHIFT = 0x10, 0xFF, 8
@@ -93,14 +96,24 @@ class JitFrames:
         places_in_jit = [at for at in places if words[at + 1] == _IN_JIT_FRAME]
         if not places_in_jit:
             return stack
-        ranges = [(words[at], self._size) for at in places_in_jit]
-        found = gathered(self._values.memory, ranges)
-        for at, data in zip(places_in_jit, found, strict=True):
+        self._read({words[at] for at in places_in_jit})
+        for at in places_in_jit:
             pc, iseq = _C_CODE
             if words[at]:
-                pc, iseq = UNKNOWN_CODE if data is None else self._parsed(data)
+                pc, iseq = self._known.get(words[at], UNKNOWN_CODE)
             words[at], words[at + 1] = iseq, pc if at else 0
         return stack._replace(frames=memoryview(words))
+
+    def _read(self, addresses: Iterable[int]) -> None:
+        """Read JITFrames anew; those that cannot be read any more stay as they were."""
+        ranges = [(one, self._size) for one in addresses if one > _NOT_READ]
+        if len(self._known) + len(ranges) > _MOST_KNOWN:
+            self._known.clear()
+        with suppress(NoSuchTarget):  # names that are known are known yet
+            found = gathered(self._values.memory, ranges)
+            for (address, _), data in zip(ranges, found, strict=True):
+                if data is not None:
+                    self._known[address] = self._parsed(data)
 
     def mapped_words(self, jit_return: int, sp: int) -> Sequence[int]:
         """Return the addresses in the VM stack whose values are elsewhere.

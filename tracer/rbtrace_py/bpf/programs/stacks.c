@@ -56,6 +56,8 @@
 #endif
 #define MOST_HOPS 64
 #define IN_JIT_FRAME 1 /* in place of a pc */
+#define C_FRAME 1      /* in jit_return */
+#define NOT_READ 8     /* in place of a JITFrame's address */
 
 /* Marks of a stack. */
 #define CUT 1        /* it is too deep: older frames are left out */
@@ -236,8 +238,9 @@ static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64
 /*
  * Put the address of its JITFrame in place of the iseq of each frame of ZJIT. The word
  * below jit_return's target, in the native stack, is that address. A C function has 1 in
- * jit_return, which is not readable, so its iseq becomes 0. Without may_goto, this loop
- * and the walk's are together too much for the verifier: false then if ZJIT is on.
+ * jit_return, so its iseq becomes 0, and a word that cannot be read is NOT_READ. Without
+ * may_goto, this loop and the walk's are together too much for the verifier: false then
+ * if ZJIT is on.
  */
 static __always_inline bool take_jit_frames(struct ruby *ruby, struct scratch *scratch,
                                             u64 words, u64 jit, u64 count) {
@@ -254,7 +257,9 @@ static __always_inline bool take_jit_frames(struct ruby *ruby, struct scratch *s
       break;
     place = FRAME_WORD(base + jit);
     if (place) {
-      read_user(scratch->env, 8, (void *)(place - 8));
+      read_user(scratch->env, 8, (void *)(place - 8)); /* 0 if it fails */
+      if (place != C_FRAME && !scratch->env[0])
+        scratch->env[0] = NOT_READ;
       FRAME_WORD(base + ruby->iseq) = scratch->env[0];
       FRAME_WORD(base + ruby->pc) = IN_JIT_FRAME;
     }
