@@ -32,7 +32,8 @@ class Clocks:
         self.has_ended = False
 
     def all_times(self) -> dict[int, CpuTimes]:
-        return {TID: CpuTimes(self.ran, self.delay)}
+        times = self.times(TID)
+        return {} if times is None else {TID: times}
 
     def times(self, tid: int) -> CpuTimes | None:
         return None if self.has_ended else CpuTimes(self.ran, self.delay)
@@ -165,6 +166,40 @@ def test_cpu_time_of_threads_that_no_sample_has(clocks: Clocks) -> None:
     clocks.ran += 250
     clocks.process.cpu_ns += 900
     weighed(weights, clocks, samples(4, 0))
-    assert weights.missing(cast(RubyProcess, clocks)) == (650, 900)
+    assert list(weights.missing()) == [(PID, 650, 900)]
     clocks.threads_by_tid.clear()  # as if it ran no Ruby: its time is known, too
-    assert weights.missing(cast(RubyProcess, clocks)) == (400, 900)
+    weighed(weights, clocks, [])
+    assert list(weights.missing()) == [(PID, 400, 900)]
+
+
+def test_a_thread_without_ruby_that_ended_is_not_missing(clocks: Clocks) -> None:
+    weights = begun(SamplingMode.CPU, clocks)
+    clocks.threads_by_tid.clear()
+    clocks.ran += 900
+    clocks.process.cpu_ns += 900
+    weighed(weights, clocks, [], is_over=False)
+    clocks.has_ended = True
+    weighed(weights, clocks, [])
+    assert list(weights.missing()) == [(PID, 0, 900)]
+
+
+def test_missing_time_of_a_process_that_ended(clocks: Clocks) -> None:
+    """Samples since the clocks were read last do not count: the clocks lack them."""
+    weights = begun(SamplingMode.CPU, clocks)
+    clocks.ran += 250
+    clocks.process.cpu_ns += 900
+    weighed(weights, clocks, samples(4, 0), is_over=False)
+    clocks.has_ended, clocks.process.cpu_ns = True, None
+    assert weighed(weights, clocks, samples(5, 0)) == {"Job#work": 5 * PERIOD}
+    assert list(weights.missing()) == [(PID, 650, 900)]
+
+
+def test_missing_time_of_a_process_with_a_pid_of_before(clocks: Clocks) -> None:
+    weights = begun(SamplingMode.CPU, clocks)
+    clocks.ran += 700
+    clocks.process.cpu_ns += 700
+    weighed(weights, clocks, samples(4, 0))
+    weights.begin(cast(RubyProcess, clocks))
+    clocks.process.cpu_ns += 600
+    weighed(weights, clocks, [])
+    assert list(weights.missing()) == [(PID, 600, 600)]

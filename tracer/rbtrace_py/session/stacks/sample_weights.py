@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -71,6 +71,42 @@ class _Run:
         return CpuTimes(ran + self.nominal + self.since, delay)
 
 
+@dataclass(slots=True)
+class _CpuTime:
+    """CPU time of one process in ns, as it was read last while the process ran.
+
+    began: of the process when the sampling began
+    before: of each of its kernel threads at that time
+    now: of the process
+    others: of each kernel thread that runs no Ruby, since the sampling began; also of
+        threads that have ended
+    given: of its samples
+    """
+
+    began: int
+    before: dict[int, CpuTimes]
+    now: int
+    others: dict[int, int] = field(default_factory=dict)
+    given: int = 0
+
+    def read(self, ruby: RubyProcess) -> bool:
+        """Read the times again; return False if the process has ended."""
+        now = ruby.process.cpu_ns
+        if now is None:
+            return False
+        self.now = now
+        for tid, times in ruby.all_times().items():
+            before = self.before.get(tid)
+            self.others[tid] = times.ran_ns - (before.ran_ns if before else 0)
+        for tid in self.others.keys() & ruby.threads_by_tid.keys():
+            del self.others[tid]
+        return True
+
+    @property
+    def missing(self) -> int:
+        return self.now - self.began - sum(self.others.values()) - self.given
+
+
 class SampleWeights:
     """Gives the samples of each thread weights that sum to its time.
 
@@ -85,13 +121,13 @@ class SampleWeights:
         self._run_times: RunTimes[Sample] = RunTimes()
         self._elapsed = ElapsedTimes()
         self._stacks = OffCpuStacks()
-        self._begun: dict[int, tuple[int | None, dict[int, CpuTimes]]] = {}
-        self._given: Counter[int] = Counter()
+        self._cpu: dict[int, _CpuTime] = {}
 
     def begin(self, ruby: RubyProcess) -> None:
         """Exclude the times of a process's threads so far."""
-        now = ruby.all_times()
-        self._begun[ruby.process.pid] = ruby.process.cpu_ns, now
+        cpu, now = ruby.process.cpu_ns, ruby.all_times()
+        if cpu is not None:
+            self._cpu[ruby.process.pid] = _CpuTime(cpu, now, cpu)
         for tid, times in now.items():
             thread = ruby.process.pid, tid
             self._run_times.begin(thread, times.ran_ns)
@@ -127,28 +163,38 @@ class SampleWeights:
         found = list(self._run(ready, by_pid, is_over, last))
         if self._is_elapsed:
             found += self._rest(ready, waits, by_pid, last)
-        for sample in found:
-            if sample.state is ThreadState.RUNNING:
-                self._given[sample.thread.pid] += sample.weight
+        self._count(found, by_pid, last)
         return sorted(found, key=attrgetter("time_ns"))
 
-    def missing(self, ruby: RubyProcess) -> tuple[int, int]:
-        """Return the CPU time in ns that no sample has, and all of it, so far.
+    def _count(
+        self,
+        found: Iterable[Sample],
+        rubies: Mapping[int, RubyProcess],
+        last: Mapping[ThreadId, CpuTimes],
+    ) -> None:
+        """Count the CPU time that samples have, and that processes have used.
+
+        The time of a process that has ended is known up to the batch before.
+        """
+        given: Counter[int] = Counter()
+        for sample in found:
+            if sample.state is ThreadState.RUNNING:
+                given[sample.thread.pid] += sample.weight
+        since: Counter[int] = Counter()
+        for (pid, _), times in last.items():
+            since[pid] += times.ran_ns
+        for pid, cpu in self._cpu.items():
+            is_there = pid in rubies and cpu.read(rubies[pid])
+            cpu.given += given[pid] - (0 if is_there else since[pid])
+
+    def missing(self) -> Iterator[tuple[int, int, int]]:
+        """Yield each PID, the CPU time in ns that no sample has, and all of it, so far.
 
         It is of threads that ended before a sample, or negative if the samples of
         threads that ended weigh too much. To be called after the last batch.
         """
-        began, before = self._begun.get(ruby.process.pid, (None, {}))
-        now = ruby.process.cpu_ns
-        if began is None or now is None:
-            return 0, 0
-        others = sum(
-            times.ran_ns - (before[tid].ran_ns if tid in before else 0)
-            for tid, times in ruby.all_times().items()
-            if tid not in ruby.threads_by_tid
-        )
-        cpu = now - began
-        return cpu - others - self._given[ruby.process.pid], cpu
+        for pid, cpu in self._cpu.items():
+            yield pid, cpu.missing, cpu.now - cpu.began
 
     def _run(
         self,

@@ -133,14 +133,12 @@ class SamplingPasses:
     def _note_missing(self) -> None:
         if self._weights is None:
             return
-        for ruby in self._rubies.values():
-            missing, cpu = self._weights.missing(ruby)
+        for pid, missing, cpu in self._weights.missing():
             if missing > max(_MOST_MISSING * cpu, _MOST_MISSING_NS):
                 self._sampling.statistics.has_gaps = True
                 self._sampling.notes.add(
                     f"{missing / 1e9:.2f} s of {cpu / 1e9:.2f} s of CPU time are"
-                    f" missing: threads of process {ruby.process.pid} ended before a"
-                    " sample"
+                    f" missing: threads of process {pid} ended before a sample"
                 )
 
     def settle(self) -> None:
