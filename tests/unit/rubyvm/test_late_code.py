@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import pytest
 
 from rbtrace_py.model.stack_walk import WalkedStack
 from rbtrace_py.rubyvm.late_code import NOT_NAMED, LateCode
+from rbtrace_py.rubyvm.layouts import layout_from, table_for
+from rbtrace_py.rubyvm.vm import RubyVM
 
 OLD, NEW, FUNCTION = 0x1000, 0x2000, 0x3000
 COLLECTING, MARKING = 1, 2
@@ -95,3 +98,22 @@ def test_too_much_to_know_counts_as_new() -> None:
     code = LateCode()
     code.without([], [(8 * one, False) for one in range(1, 1 << 17)], 5 << 2)
     assert not_named(code.without([walked(5 << 2, NEW)], [], 6 << 2)) == [[0]]
+
+
+class Pointers:
+    """Memory in which each word is a pointer."""
+
+    def read(self, address: int, size: int) -> bytes:
+        return (0x10000).to_bytes(8, "little") * (size // 8)
+
+    def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self.read(address, size) for address, size in ranges]
+
+
+def test_collections_of_several_object_spaces_are_unknown() -> None:
+    """One object space per ractor: collections of one do not count for the others."""
+    first = table_for("4.1.0")
+    assert first.later is not None
+    for table, is_known in ((first, True), (first.later, False)):
+        vm = RubyVM(Pointers(), layout_from(table, "4.1.0"), 0x10000)
+        assert bool(vm.collection()) == bool(vm._collections()) == is_known

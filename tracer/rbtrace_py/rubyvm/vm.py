@@ -177,10 +177,16 @@ class RubyVM:
         return self.values.u64(place) << 2 | is_marking << 1 | (flags & mask != 0)
 
     def _collections(self) -> int:
-        """Return the address of the number of collections so far, 0 if not known."""
+        """Return the address of the number of collections so far, 0 if not known.
+
+        With an object space per ractor (4.1), each has a number of its own, and none
+        tells of them all.
+        """
         offsets = self.layout.offsets
         count, flags = offsets.objspace_count, offsets.objspace_flags
         if self._collecting is None or count is None or flags is None:
+            return 0
+        if offsets.ractor_objspace is not None:
             return 0
         return self._collecting[0] - flags + count
 
