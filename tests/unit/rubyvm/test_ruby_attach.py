@@ -33,6 +33,7 @@ from rbtrace_py.model.stacks import SampleFlags
 from rbtrace_py.rubyvm import attach as attaching
 from rbtrace_py.rubyvm import layout_sources, roots
 from rbtrace_py.rubyvm.attach import attach, check_zjit
+from rbtrace_py.rubyvm.checks import Contradiction
 from rbtrace_py.rubyvm.detect import find_ruby, forced_version
 from rbtrace_py.rubyvm.layout import Origin
 from rbtrace_py.rubyvm.layouts import table_for
@@ -416,6 +417,23 @@ def test_frames_of_zjit_of_an_unknown_form_are_refused(
         else:
             with pytest.raises(UnknownRuby, match="may run ZJIT"):
                 attach(process)
+
+
+@pytest.mark.rubies
+def test_a_development_branch_is_said_to_match_if_it_does(
+    started: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def doubtful(*_: object) -> Contradiction:
+        return Contradiction("a doubt", frozenset(), 1, is_doubt=True)
+
+    code = "$stdout.sync = true; puts :ready; $stdin.gets"
+    words = Build("4.1.0dev-shared").words()
+    target = started(*words, "--disable-gems", "-e", code)
+    with Process(target.pid) as process:
+        assert any("memory matches it" in note for note in attach(process).notes)
+        monkeypatch.setattr(layout_sources, "contradiction", doubtful)
+        monkeypatch.setattr(layout_sources, "_MOST_SECONDS", 0)
+        assert not any("memory matches it" in note for note in attach(process).notes)
 
 
 @pytest.mark.rubies

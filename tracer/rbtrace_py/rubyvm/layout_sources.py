@@ -19,7 +19,6 @@ from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, table_for
 from rbtrace_py.rubyvm.mining import mine
 from rbtrace_py.rubyvm.saved import SavedLayout
 
-_MOST_STAGES = 1 << 10
 _MOST_SECONDS = 10.0
 """How long layouts are held against memory; a hostile target can make that long."""
 
@@ -110,7 +109,7 @@ class LayoutSources:
         A development branch has several tables. The first table that memory does not
         contradict is used, or else the table with the most passed checks.
         """
-        best: tuple[int, Table, Verdict, frozenset[str]] | None = None
+        best: tuple[tuple[bool, int], Table, Verdict, frozenset[str]] | None = None
         for table, dwarf in zip_longest(list(self._tables()), self._dwarf):
             self.table, offers = table, self._offers
             if dwarf is not None:
@@ -118,14 +117,15 @@ class LayoutSources:
                 self.table = _without(table, dwarf.absent)
             verdict, agreed = self._resolve_table(offers, memory, roots)
             wrong = verdict.contradiction
-            stage = _MOST_STAGES if wrong is None or wrong.is_doubt else wrong.stage
-            if best is None or stage > best[0]:
-                best = stage, self.table, verdict, agreed
-            if stage == _MOST_STAGES:
+            fits = wrong is None or wrong.is_doubt
+            passed = fits, 0 if wrong is None else wrong.stage
+            if best is None or passed > best[0]:
+                best = passed, self.table, verdict, agreed
+            if fits:
                 break
         assert best is not None
         _, self.table, verdict, self.agreed = best
-        if self.table.development:
+        if self.table.development and verdict.contradiction is None:
             version = "{}.{}".format(*self.table.version)
             self.notes.append(
                 f"the layout of Ruby {version} is of its development branch of"
