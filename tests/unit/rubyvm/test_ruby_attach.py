@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from moved_tables import with_wrong
 
-from processes import TIMEOUT, Target
+from processes import TIMEOUT, Target, comes_true
 from rbtrace_py.errors import (
     NoSuchTarget,
     NotRuby,
@@ -460,6 +460,16 @@ def test_frames_of_zjit_that_is_switched_on_later(name: str, started: Start) -> 
         assert vm.sample(main) is not None
         assert not vm.has_jit_frames
         assert target.step("go") == "on"
+
+        def reads() -> bool:
+            """Return whether the call that printed has returned, too."""
+            walked = vm.sample(main)
+            return walked is not None and (
+                walked.stack.frames[-1].name == "IO#gets"
+                and walked.flags is SampleFlags.CLEAN
+            )
+
+        assert comes_true(reads)
         walked = vm.sample(main)
     assert vm.has_jit_frames
     assert walked is not None
