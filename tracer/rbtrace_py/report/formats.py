@@ -22,6 +22,7 @@ class Format:
         unless a file is named? Else it goes to a file by itself.
     render: writes the whole of it, text as UTF-8
     says_losses: does its text end with how much was sampled and how well?
+    is_summary: are its rows methods or lines, without their threads and states?
     """
 
     name: str
@@ -29,10 +30,7 @@ class Format:
     is_text: bool
     render: Render
     says_losses: bool = False
-
-    @property
-    def is_summary(self) -> bool:
-        return self.name.startswith("summary")
+    is_summary: bool = False
 
 
 def _lines(make: Callable[[Profile, ReportOptions], Iterator[str]]) -> Render:
@@ -117,8 +115,8 @@ FORMATS = {
         Format("speedscope", ".speedscope.json", False, _pieces(_speedscope)),
         Format("pprof", ".pb.gz", False, _pprof),
         Format("callgrind", ".callgrind", False, _lines(_callgrind)),
-        Format("summary", ".txt", True, _lines(_summary), True),
-        Format("summary-by-line", ".txt", True, _lines(_summary_by_line), True),
+        Format("summary", ".txt", True, _lines(_summary), True, True),
+        Format("summary-by-line", ".txt", True, _lines(_summary_by_line), True, True),
         Format("readable", ".txt", True, _lines(_readable), True),
         Format("json", ".json", True, _lines(_json)),
     )
