@@ -93,7 +93,7 @@ class FrameTree:
     """
 
     def __init__(self, values: Values) -> None:
-        self.values = self._values = values
+        self.values = values
         self._iseqs = Iseqs(values)
         self._names = Names(values, self._iseqs)
         traits = values.traits
@@ -176,8 +176,8 @@ class FrameTree:
         """Return the addresses of code that was read since the last call, or since all
         was found to be the same, and whether it has lived through a collection."""
         fresh = list(self._take_fresh())
-        promoted = self._values.traits.promoted
-        found = gathered(self._values.memory, [(address, 8) for address in fresh])
+        promoted = self.values.traits.promoted
+        found = gathered(self.values.memory, [(address, 8) for address in fresh])
         flags = [int.from_bytes(data or b"", "little") for data in found]
         old = [word & promoted == promoted for word in flags]
         return list(zip(fresh, old, strict=True))
@@ -434,12 +434,12 @@ class FrameTree:
 
     def _is_like_c(self, iseq: Iseq) -> bool:
         """Does Ruby itself show a frame of this iseq as one of a C function?"""
-        traits = self._values.traits
+        traits = self.values.traits
         return traits.internal_as_c or f"{iseq.path} {iseq.label}" in traits.c_traced
 
     def _below(self, node: FrameNode, iseq: Iseq) -> FrameNode:
         """Return the frame below, past a method that its ``rescue`` hides."""
-        is_hiding = iseq.is_handler and self._values.traits.qualified_labels
+        is_hiding = iseq.is_handler and self.values.traits.qualified_labels
         if is_hiding and node.is_ruby and node.below is not None:
             return node.below
         return node
@@ -476,7 +476,7 @@ class FrameTree:
         return is_renewed
 
     def _find_entry(self, word: int) -> int:
-        traits, values = self._values.traits, self._values
+        traits, values = self.values.traits, self.values
         if traits.svar_imemo is not None:
             if not values.is_object(word):
                 return 0
