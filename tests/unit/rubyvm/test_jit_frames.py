@@ -46,7 +46,7 @@ def walked(*firsts: int) -> WalkedStack:
 def test_code_of_jit_frames() -> None:
     """A C function has no JITFrame; a JITFrame that cannot be read is unknown code.
 
-    What was read stays known after the process has ended.
+    Code that was read before stays known after the process has ended.
     """
     image = replay("4.1.0dev-zjit")
     memory = Ending(image.memory)

@@ -105,11 +105,11 @@ class JitFrames:
         return stack._replace(frames=memoryview(words))
 
     def _read(self, addresses: Iterable[int]) -> None:
-        """Read JITFrames anew; those that cannot be read any more stay as they were."""
+        """Read JITFrames again; one that can no longer be read stays as it was."""
         ranges = [(one, self._size) for one in addresses if one > _NOT_READ]
         if len(self._known) + len(ranges) > _MOST_KNOWN:
             self._known.clear()
-        with suppress(NoSuchTarget):  # names that are known are known yet
+        with suppress(NoSuchTarget):  # then all stay as they were
             found = gathered(self._values.memory, ranges)
             for (address, _), data in zip(ranges, found, strict=True):
                 if data is not None:
