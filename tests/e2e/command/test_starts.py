@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rubies
-from commands import COMMAND, has_ruby_probes, run, run_program, without_times
+from commands import COMMAND, below, has_ruby_probes, run, run_program, without_times
 from processes import LIB, MAIN, TARGETS, Target
 
 PROGRAM = str(TARGETS / "stacks/start.rb")
@@ -234,3 +234,20 @@ def test_stacks_of_a_program_of_a_tenth_of_a_second(engine: str) -> None:
     assert burnt >= 0.5 * int(used), err
     counters = found["counters"]
     assert counters["ended"] <= counters["unresolved"] <= 0.5 * counters["samples"]
+
+
+COLLECTING = """
+def burn = ((1..1000).sum while Time.now - BEGAN < 3)
+BEGAN = Time.now
+burn
+"""
+
+
+@pytest.mark.usefixtures("root")
+def test_stacks_of_a_program_that_collects_all_the_time() -> None:
+    """What it loads at its start is replaced, but not the code that it runs then."""
+    words = ("stacks", "--engine", "bpf", "-d", "1", "--format", "json", "--")
+    out, err, code = run(*words, "ruby", "-e", COLLECTING)
+    assert code == 0, err
+    found = json.loads(out)
+    assert below(found, "Object#burn") >= 0.5 * found["weight"], err

@@ -343,10 +343,12 @@ class KernelStacks(Closing):
         with suppress(NoSuchTarget):
             stacks = ruby.vm.with_code(stacks)
         self._resolve(ruby, stacks)
-        if self.is_changing:
-            with suppress(NoSuchTarget):
-                while stacks := ruby.vm.without_late_code(stacks):
-                    self._resolve(ruby, stacks)
+        with suppress(NoSuchTarget):
+            # Also where nothing changes: it notes since when code is known.
+            late = ruby.vm.without_late_code(stacks)
+            while late and self.is_changing:
+                self._resolve(ruby, late)
+                late = ruby.vm.without_late_code(late)
 
     def _resolve(self, ruby: RubyProcess, stacks: Iterable[WalkedStack]) -> None:
         for stack in stacks:
