@@ -220,6 +220,11 @@ def test_a_call_that_was_seen_to_begin_is_seen_to_return(
     )
 
 
+def number_of_last(folder: Path) -> int:
+    """Return the number of the newest segment, as in ``…-000012.rbrec``."""
+    return int(segments_in(folder)[-1].stem.rpartition("-")[2])
+
+
 def test_a_flight_recorder(
     start: Callable[..., Target], trace: Trace, tmp_path: Path
 ) -> None:
@@ -230,7 +235,7 @@ def test_a_flight_recorder(
     tracer = trace("calls", target.pid, "-m", "Plain.", *words, "--record", folder)
     _, err, code = run("calls", target.pid, *words, "--record", folder)
     assert ("armed by process" in err, code) == (True, 1), err
-    while "-000012." not in str(segments_in(folder)[-1]):
+    while number_of_last(folder) < 12:
         target.step("towers")
     out, err, code = run("report", folder)
     assert ("Plain.tower" in out, code) == (True, 0), err
@@ -253,7 +258,7 @@ def test_a_flight_recorder_whose_disk_is_full(
     target = start("methods/calls.rb")
     words = ("--slow", "0.000001", "--keep", "1h", "--max-size", "512KB", "--no-cpu")
     tracer = trace("calls", target.pid, "-m", "Plain.", *words, "--record", folder)
-    while "-000008." not in str(segments_in(folder)[-1]):
+    while number_of_last(folder) < 8:
         target.step("trees")
     _, err, code = tracer.finish()
     (calls,) = re.findall(r"^([\d,]+) calls$", err, re.M)
