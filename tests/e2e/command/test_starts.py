@@ -251,3 +251,15 @@ def test_stacks_of_a_program_that_collects_all_the_time() -> None:
     assert code == 0, err
     found = json.loads(out)
     assert below(found, "Object#burn") >= 0.5 * found["weight"], err
+
+
+@pytest.mark.usefixtures("root")
+def test_children_that_end_while_they_are_attached_to() -> None:
+    if not has_ruby_probes():
+        pytest.skip("this Ruby was built without its own probes")
+    ruby = "ruby --disable-gems -e 'GC.start'"
+    shell = f"for i in 1 2 3 4 5 6; do {ruby}; echo $i >&2; done; exit 7"
+    words = ("count", "ruby:gc__mark__begin", "--subprocesses", "--json", "--")
+    _, err, code = run(*words, "sh", "-c", shell)
+    assert code in (4, 7), err  # 4: none of them could be attached to
+    assert [line for line in err.splitlines() if line.isdigit()] == list("123456")

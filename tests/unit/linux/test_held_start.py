@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from linux_targets import compile_c
 
 from processes import comes_true, times
 from rbtrace_py.linux.ptrace import held_start, tracee
@@ -290,6 +291,32 @@ def test_a_path_that_is_no_program(held: HeldStart, tmp_path: Path, kind: str) -
     assert name(program) == "echo"
     held.release()
     assert program.communicate()[0] == "found\n"
+
+
+def test_one_that_lets_itself_be_traced(held: HeldStart, tmp_path: Path) -> None:
+    source = tmp_path / "traced.c"
+    source.write_text(
+        "#include <stdio.h>\n#include <sys/ptrace.h>\n"
+        'int main(void) { printf("%ld\\n", ptrace(PTRACE_TRACEME, 0, 0, 0)); }\n'
+    )
+    program = started(held, compile_c(source, tmp_path / "traced"))
+    held.to_program(LONG)
+    assert held.is_over
+    assert program.communicate()[0] == "0\n"
+
+
+def test_no_thread_can_be_started(
+    held: HeldStart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(held._thread, "start", no_more)
+    before = os.listdir("/proc/self/fd")
+    program = started(held, "echo", "ran")
+    assert held.is_over
+    assert program.communicate()[0] == "ran\n"
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_one_that_was_not_started() -> None:

@@ -28,7 +28,7 @@ from rbtrace_py.linux.ptrace.tracee import Tracee, TraceeStop
 
 HELD_SECONDS = 2.0
 
-_EXECVE, _EXECVEAT = 59, 322
+_EXECVE, _EXECVEAT, _PTRACE = 59, 322, 101
 _OF_LOADING = frozenset(
     {0, 2, 3, 4, 5, 8, 9, 10, 11, 12, 17, 20, 21, 72, 89, 99, 158, 218}
     | {257, 262, 269, 273, 302, 318, 332, 334, 439}
@@ -102,7 +102,11 @@ class HeldStart:
         """
         self._pid_read, self._pid_write = os.pipe()
         self._go_read, self._go_write = os.pipe()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # there may be no more threads
+            self._close_pipes(self._pid_write)
+            return popen(lambda: None)
         self._orders.put(self._has_loaded)
         self._is_awaited = True
         try:
@@ -168,9 +172,12 @@ class HeldStart:
             with suppress(RbtraceError, OSError, queue.Empty):
                 self._trace()
         finally:
-            for end in self._pid_read, self._go_read, self._go_write:
-                os.close(end)
+            self._close_pipes()
             self._answers.put(False)
+
+    def _close_pipes(self, *more: int) -> None:
+        for end in (self._pid_read, self._go_read, self._go_write, *more):
+            os.close(end)
 
     def _trace(self) -> None:
         text = os.read(self._pid_read, 4)
@@ -206,7 +213,9 @@ class HeldStart:
             if stop.is_call:
                 registers = tracee.registers()
                 if registers.rax == _AT_ENTRY:
-                    if registers.cs != _CS_64 or _may_gain_rights(process, registers):
+                    if registers.cs != _CS_64 or registers.orig_rax == _PTRACE:
+                        return False
+                    if _may_gain_rights(process, registers):
                         return False
                     if is_wanted(registers):
                         return True

@@ -155,6 +155,8 @@ class ProbeSession(Starting, ProbeQuery):
         if problem is None or count:
             return count
         if self.targets.alive():
+            if self.may_grow:
+                return 0  # others may come
             raise problem
         raise NoSuchTarget("the target exited before tracing started") from problem
 
