@@ -111,7 +111,7 @@ def _builds(names: Sequence[str] = rubies.NAMES) -> list[Any]:
     builds = [Build(rubies.HERE, "yjit"), *map(Build, names), *map(Build, TREES)]
     builds += [Build(name, "yjit") for name in TREES]
     builds += [Build(name, "zjit") for name in TREES if name.startswith("4")]
-    builds += [Build(name, "zjit-default") for name in TREES if name.startswith("4.1")]
+    builds.append(Build("4.1.0dev-shared", "zjit-default"))
     others = [pytest.param(build, marks=pytest.mark.rubies) for build in builds]
     return [Build(rubies.HERE), *others]
 
@@ -179,13 +179,16 @@ def _with_agent(build: Build) -> list[str]:
     return words
 
 
-_JITTED = [Build("4.0.5-shared", jit) for jit in ("yjit", "zjit")]
+_JITTED = [
+    Build(name, jit)
+    for name in ("4.0.5-shared", "4.1.0dev-shared")
+    for jit in ("yjit", "zjit")
+]
 _BESIDE = [
     Build(rubies.HERE, "yjit"),
     *map(Build, ARCHIVES),
     Build("3.2.8-shared", "yjit"),
 ]
-_JITTED += [Build("4.1.0dev-shared", jit) for jit in ("yjit", "zjit")]
 rubies.BUILT.update(
     {str(one): functools.partial(_with_agent, one) for one in (*_JITTED, *_BESIDE)}
 )
