@@ -33,11 +33,12 @@ def test_one_signal_is_enough(
     target = start("methods/calls.rb")
     tracer = trace("calls", target.pid, "-m", "Tiny#call", "--buffer", 1 << 20)
     assert target.step("burst") == "done"
-    target.tell("exit")
-    assert target.process.wait(TIMEOUT) == 0
     output = tracer.process.stdout
     assert output is not None
-    for _ in range(READ):
+    assert output.readline().startswith("Tiny#call <")  # its name is known now
+    target.tell("exit")
+    assert target.process.wait(TIMEOUT) == 0
+    for _ in range(READ - 1):
         assert output.readline().startswith("Tiny#call <")
     tracer.process.send_signal(signal.SIGTERM)
     more = output.read().count("Tiny#call <")
