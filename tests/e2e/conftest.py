@@ -1,4 +1,4 @@
-"""Fixtures of end-to-end tests: a terminal."""
+"""Fixtures of end-to-end tests: a terminal, and a Ruby with its own probes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from terminal import Terminal
+
+from commands import has_ruby_probes
 
 
 @pytest.fixture
@@ -20,3 +22,10 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
     yield begin
     for each in started:
         each.close()
+
+
+@pytest.fixture
+def ruby_probes() -> None:
+    """Skip a test of Ruby's own probes on a system whose Ruby has none."""
+    if not has_ruby_probes():
+        pytest.skip("the system's Ruby was built without --enable-dtrace")

@@ -203,8 +203,8 @@ module Tracepoint
         said
       end
 
-      # That of TracePoints goes, too. Behind targets a method is compiled again; but ZJIT
-      # compiles each only a few times (4.0: two).
+      # TracePoints discard compiled code, too. Targets let a JIT compile the methods again,
+      # but ZJIT compiles a method only a few times (4.0: two).
       def throws_away
         calls = @targets && Facts.jit != "zjit" ? 2 : 3
         Ractors::FRAGILE ? INNER | calls : calls

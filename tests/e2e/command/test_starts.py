@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rubies
-from commands import COMMAND, below, has_ruby_probes, run, run_program, without_times
+from commands import COMMAND, below, run, run_program, without_times
 from processes import LIB, MAIN, TARGETS, Target
 
 PROGRAM = str(TARGETS / "stacks/start.rb")
@@ -203,10 +203,8 @@ def created(*program: str) -> int:
     return int(found["count"])
 
 
-@pytest.mark.usefixtures("root")
+@pytest.mark.usefixtures("root", "ruby_probes")
 def test_a_probe_of_ruby_fires_from_the_beginning() -> None:
-    if not has_ruby_probes():
-        pytest.skip("this Ruby was built without its own probes")
     ruby = ("ruby", "--disable-gems", "-e")
     few, many = "10.times { Array.new(3) }", "1010.times { Array.new(3) }"
     assert created(*ruby, many) - created(*ruby, few) == 1000
@@ -245,7 +243,7 @@ burn
 
 @pytest.mark.usefixtures("root")
 def test_stacks_of_a_program_that_collects_all_the_time() -> None:
-    """What it loads at its start is replaced, but not the code that it runs then."""
+    """At its start it replaces code, but later it runs the same code all the time."""
     words = ("stacks", "--engine", "bpf", "-d", "1", "--format", "json", "--")
     out, err, code = run(*words, "ruby", "-e", COLLECTING)
     assert code == 0, err
@@ -253,10 +251,8 @@ def test_stacks_of_a_program_that_collects_all_the_time() -> None:
     assert below(found, "Object#burn") >= 0.5 * found["weight"], err
 
 
-@pytest.mark.usefixtures("root")
+@pytest.mark.usefixtures("root", "ruby_probes")
 def test_children_that_end_while_they_are_attached_to() -> None:
-    if not has_ruby_probes():
-        pytest.skip("this Ruby was built without its own probes")
     ruby = "ruby --disable-gems -e 'GC.start'"
     shell = f"for i in 1 2 3 4 5 6; do {ruby}; echo $i >&2; done; exit 7"
     words = ("count", "ruby:gc__mark__begin", "--subprocesses", "--json", "--")

@@ -672,7 +672,7 @@ def test_its_helper_is_killed(target: Target) -> None:
 
 
 def test_its_files_are_removed(target: Target) -> None:
-    """Another attach does so if the helper was killed. There is nothing to wait for."""
+    """Another attach removes them if the helper was killed; attach ends at once."""
     tracer = attaching(target)
     folder = without_helper(tracer)
     shutil.rmtree(folder, ignore_errors=True)

@@ -903,12 +903,11 @@ def test_what_exceptions_do_not_take(target: Target) -> None:
 # --------------------------------------------------------- Ruby's own probes
 
 
+@pytest.mark.usefixtures("ruby_probes")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_method_probes_are_made_to_speak(
     number: int, target: Target, trace: Trace
 ) -> None:
-    if not has_ruby_probes():
-        pytest.skip("this Ruby has no probes")
     words = ("--via", "probes", "--by", "method", "--json")
     tracer = trace("latency", target.pid, "method", *words)
     step(target, "fib")
@@ -929,9 +928,8 @@ def counted_series(document: Any) -> dict[str, int]:
     return {group["series"]: group["count"] for group in document["groups"]}
 
 
+@pytest.mark.usefixtures("ruby_probes")
 def test_method_probes_without_an_agent(start: Start, trace: Trace) -> None:
-    if not has_ruby_probes():
-        pytest.skip("this Ruby has no probes")
     target = start("methods/methods.rb", "bare")
     tracer = trace("count", target.pid, "ruby:method__entry", "--json")
     step(target, "fib")

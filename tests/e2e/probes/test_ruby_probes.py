@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 import rubies
-from commands import Tracer, answer, by_key, has_ruby_probes, run
+from commands import Tracer, answer, by_key, run
 from processes import TARGETS, Target
 from ruby_builds import Build
 
@@ -29,14 +29,12 @@ end
 
 
 @pytest.fixture
-def ruby(tmp_path):
+def ruby(ruby_probes, tmp_path):
     """A Ruby without the gem, and without lambda literals."""
     loaded = tmp_path / "loaded.rb"
     loaded.write_text("1\n")
     script = tmp_path / "loop.rb"
     script.write_text(LOOP)
-    if not has_ruby_probes():
-        pytest.skip("this Ruby was built without its own probes")
     target = Target("ruby", "--disable-gems", str(script), str(loaded))
     yield target
     target.close()

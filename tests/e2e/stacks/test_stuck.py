@@ -486,7 +486,7 @@ def test_locals(name: str, root: None) -> None:
 @pytest.mark.rubies
 @pytest.mark.parametrize("build", JITTED, ids=str)
 def test_locals_that_a_jit_keeps(build: Build, root: None) -> None:
-    """A JIT has those of the newest frame in registers; the VM stack has old values."""
+    """A JIT has the newest frame's locals in registers; the VM stack has old values."""
     with running(build, "stacks/spinning.rb") as target:
         found = dumped(target.pid, "--locals", "--pause").threads["main"]["frames"]
     values = [[(one["name"], one["value"]) for one in f["locals"]] for f in found]

@@ -310,6 +310,16 @@ def knows_no_4_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_sources, "table_for", lambda _: old)
 
 
+def check_attach(pid: int, is_read: bool) -> None:
+    """Attach, which gives notes, or is refused because of ZJIT."""
+    with Process(pid) as process:
+        if is_read:
+            assert attach(process).notes
+        else:
+            with pytest.raises(UnknownRuby, match="may run ZJIT"):
+                attach(process)
+
+
 @pytest.mark.rubies
 @pytest.mark.parametrize(
     ("jit", "has_symbol", "is_read"),
@@ -333,12 +343,7 @@ def test_a_newer_minor_version_is_not_read_where_it_may_run_zjit(
     target = started(*words, "--disable-gems", "-e", WAITING)
     if not has_symbol:
         monkeypatch.setattr(attaching, "find_zjit", lambda _: None)
-    with Process(target.pid) as process:
-        if is_read:
-            assert attach(process).notes
-        else:
-            with pytest.raises(UnknownRuby, match="may run ZJIT"):
-                attach(process)
+    check_attach(target.pid, is_read)
 
 
 @pytest.mark.rubies
@@ -411,12 +416,7 @@ def test_frames_of_zjit_of_an_unknown_form_are_refused(
         monkeypatch.setattr(attaching, "may_hide_zjit", lambda _: True)
     if what in ("stack map", "size"):
         monkeypatch.setattr(layout_sources, "fields_from_dwarf", without)
-    with Process(target.pid) as process:
-        if is_read:
-            assert attach(process).notes
-        else:
-            with pytest.raises(UnknownRuby, match="may run ZJIT"):
-                attach(process)
+    check_attach(target.pid, is_read)
 
 
 @pytest.mark.rubies

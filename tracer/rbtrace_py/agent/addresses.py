@@ -23,11 +23,11 @@ _FUNCTIONS = ("sigaction", "mmap")
 class RubyAddresses:
     """Addresses in a process's Ruby; a function is None if the file lacks its symbol.
 
-    vm: the VM's address, 0 while there is none
+    vm: the VM's address; 0 before Ruby has made it
     eval_string: ``rb_eval_string(const char *)``
     register_one: ``rb_postponed_job_register_one``, up to 4.0
     preregister, trigger: ``rb_postponed_job_preregister`` and ``…_trigger``, since 3.3
-    job_tables: variables one of which may be the table of postponed jobs, since 4.1
+    job_tables: variables that may be the table of postponed jobs, since 4.1
     current_ec: up to 2.7, a pointer to the execution context of the thread that ran
     Ruby last: ``rb_postponed_job_register_one`` announces a job to that thread
     code: first address and end of each executable mapping of its file

@@ -74,7 +74,7 @@ class _Options(o.TargetOptions, o.StackOptions, o.OutputOptions):
 def command(options: _Options) -> int:
     """Print the stack of every thread of a Ruby process once.
 
-    Under each thread stands what it waits for, and at the end each cycle of threads
+    Below each thread is the reason why it waits, and at the end are cycles of threads
     that wait for one another. Sleeping threads with equal stacks are printed once,
     with all their names, unless --idle is given.
 

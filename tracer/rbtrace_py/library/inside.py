@@ -62,7 +62,7 @@ def eval(  # noqa: A001 -- the command's name
     attach: bool = False,
     yes: bool = False,
 ) -> Evaluation:
-    """Run Ruby code in a process, in a thread of its own, and return its value.
+    """Run Ruby code in a new thread of a process, and return its value.
 
     Args:
         pid: A process that has loaded the agent.
@@ -134,7 +134,7 @@ def attach_agent(pid: int, *, hook: bool = True, yes: bool = False) -> AttachRes
             filter that kills may end the process.
 
     Returns:
-        The cost of loading; ``cost`` is None if the agent was there before.
+        The cost of loading; without ``cost`` if the process had the agent before.
 
     Raises:
         RbtraceError: Loading could harm the process, or it does not run Ruby.

@@ -268,8 +268,8 @@ def latency(
 
     With ``seconds`` it blocks, and returns the result. Without, it returns a
     measurement to use in ``with``. All times are in nanoseconds. The kernel keeps the
-    histograms, with three significant digits, so no event is lost at any rate; those of
-    methods and of the agent's collections are kept in the process, with two.
+    histograms, with three significant digits, so no event is lost at any rate. For
+    methods and the agent's collections, the process keeps the histograms, with two.
 
     Args:
         pids: One process or several.

@@ -19,7 +19,7 @@ Pids = int | Iterable[int]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Processes, and what may be done to them.
+    """Processes, and the risks that their user accepts.
 
     subprocesses: children join
     attach: load the agent where it is missing

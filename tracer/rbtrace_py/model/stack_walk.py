@@ -17,8 +17,8 @@ class WalkLayout:
     collections: address of the number of collections so far; 0: unknown
     local_flag: VM_ENV_FLAG_LOCAL
     running: address of the word with the thread that has the GVL, up to 2.7; else 0
-    ec_…, cfp_…, th_…, ractor_…: as ``rubyvm.layout.Offsets`` has them; cfp_jit_return:
-        None where there is no such member
+    ec_…, cfp_…, th_…, ractor_…: as ``rubyvm.layout.Offsets`` has them; cfp_jit_return
+        is None if the structure lacks this member
     has_zjit: ZJIT is on, and no pc of an innermost frame is up to date (4.0)
     zjit: address of the word that is not 0 while ZJIT keeps pc and iseq of its frames
         in JITFrames (4.1); 0: it never does

@@ -37,16 +37,17 @@ _MOST_SHOWN = 8
 class Attached:
     """A Ruby that can be walked.
 
-    version: of the layout; how it was learnt is beside it
-    path, build_id: of the file the VM is in; base: what it was moved by
-    vm: address of rb_vm_t; symbols: of the table of symbols, None where not found
+    version: version of the layout
+    path, build_id: of the file that contains the VM; base: its load address minus its
+        address in the file
+    vm: address of rb_vm_t; symbols: address of the table of symbols; None: not found
     agreed: fields that the binary's own code confirms
-    notes: what a user should know, a line each
+    notes: sentences for the user
     evidence: files that were read, and sources that disagree, a line each
-    zjit: the word that says whether ZJIT is on, None where there is no ZJIT
-    is_unknown_zjit: frames of ZJIT cannot be trusted, see ``check_zjit``: of a minor
-        version newer than is known, or of one that keeps them in JITFrames, where
-        nothing says whether ZJIT is on
+    zjit: the word that is not 0 while ZJIT is on; None: this Ruby has no ZJIT
+    is_unknown_zjit: frames of ZJIT cannot be trusted (``check_zjit``), because the
+        minor version is newer than is known, or because it keeps them in JITFrames
+        and the state of ZJIT is unknown
     """
 
     version: Version

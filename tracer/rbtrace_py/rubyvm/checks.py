@@ -62,8 +62,8 @@ class Roots:
 
     vm: address of ``rb_vm_t``
     symbols: of the global symbol table, None where it was not found
-    object_class: ``rb_cObject``, None where not known
-    zjit: of the word that says whether ZJIT is on, None where there is no ZJIT
+    object_class: ``rb_cObject``; None: unknown
+    zjit: of the word that is not 0 while ZJIT is on; None: this Ruby has no ZJIT
     """
 
     vm: int

@@ -105,7 +105,7 @@ class JitFrames:
         return stack._replace(frames=memoryview(words))
 
     def _read(self, addresses: Iterable[int]) -> None:
-        """Read JITFrames again; one that can no longer be read stays as it was."""
+        """Read JITFrames again; keep the old contents if memory cannot be read."""
         ranges = [(one, self._size) for one in addresses if one > _NOT_READ]
         if len(self._known) + len(ranges) > _MOST_KNOWN:
             self._known.clear()

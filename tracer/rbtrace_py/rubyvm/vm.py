@@ -179,8 +179,8 @@ class RubyVM:
     def _collections(self) -> int:
         """Return the address of the number of collections so far, 0 if not known.
 
-        With an object space per ractor (4.1), each has a number of its own, so no
-        single one tells of all collections.
+        With an object space per ractor (4.1), each object space counts its own
+        collections, and Ruby keeps no sum of them.
         """
         offsets = self.layout.offsets
         count, flags = offsets.objspace_count, offsets.objspace_flags

@@ -18,8 +18,8 @@ from rbtrace_py.rubyvm.late_code import NOT_NAMED
 
 UNRESOLVED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
 ENDED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
-"""Markers of frames whose code was gone before its name was read; ENDED if the process
-had ended by then."""
+"""Markers of frames whose code was freed before its name was read, or whose process had
+ended (ENDED)."""
 
 _WORDS = 4
 _FRAME = struct.Struct(f"={_WORDS}Q")

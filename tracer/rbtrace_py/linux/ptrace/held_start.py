@@ -72,7 +72,7 @@ class HeldStart:
         self._deadline = 0.0
         self._has_executed = False
         self._calls = self._next_call = 0
-        self._stands = self._is_awaited = self._is_released = False
+        self._has_stopped = self._is_awaited = self._is_released = False
         self._has_run = False
         self._thread = threading.Thread(
             target=self._run, name="rbtrace-held", daemon=True
@@ -81,7 +81,7 @@ class HeldStart:
     @property
     def is_held(self) -> bool:
         """Return whether it has stopped where ``to_program`` or ``to_call`` led."""
-        return self._stands and time.monotonic() < self._deadline
+        return self._has_stopped and time.monotonic() < self._deadline
 
     @property
     def is_at_beginning(self) -> bool:
@@ -91,7 +91,7 @@ class HeldStart:
     @property
     def is_over(self) -> bool:
         """Return whether it runs and will not be stopped again."""
-        return not (self._stands or self._is_awaited)
+        return not (self._has_stopped or self._is_awaited)
 
     def start(self, popen: Callable[[Callable[[], None]], _Started]) -> _Started:
         """Return what ``popen`` returns, which starts the program.
@@ -134,7 +134,7 @@ class HeldStart:
         At this point the dynamic linker has mapped its libraries, and its own code has
         made no system call. After ``seconds`` this returns in any case.
         """
-        if self._stands:
+        if self._has_stopped:
             self._has_run = False
         self._order(self._has_loaded, seconds)
 
@@ -148,11 +148,11 @@ class HeldStart:
         self._order(self._is_next_call, seconds)
 
     def _order(self, is_wanted: _IsWanted, seconds: float) -> None:
-        if self._stands:
-            self._stands, self._is_awaited = False, True
+        if self._has_stopped:
+            self._has_stopped, self._is_awaited = False, True
             self._orders.put(is_wanted)
         with suppress(queue.Empty):
-            self._stands = self._is_awaited and self._answers.get(timeout=seconds)
+            self._has_stopped = self._is_awaited and self._answers.get(timeout=seconds)
             self._is_awaited = False
 
     def release(self) -> None:
@@ -162,7 +162,7 @@ class HeldStart:
         self._is_released = True
         self._orders.put(None)
         join_wholly(self._thread)
-        self._stands = self._is_awaited = False
+        self._has_stopped = self._is_awaited = False
 
     # ------------------------------------------------------ the thread that traces
 

@@ -116,7 +116,7 @@ class ProbeSession(Starting, ProbeQuery):
             self.late_probes += attached
         self._check_attached(probes)
         self.started_ns = time.time_ns()
-        self.targets.let_go()
+        self.targets.release()
         if self._meter is not None:
             self._meter.begin()
         self._untracked = self.targets.untracked_children()

@@ -39,11 +39,11 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """Times of one thread in a batch, as its samples tell.
+    """Times of one thread in a batch, computed from its samples.
 
-    SampleWeights uses them for a thread that ended.
+    SampleWeights uses this if the thread has ended.
 
-    first, last: those of its samples with times
+    first, last: times of its first and last sample with times
     nominal: sum of the periods of its samples until ``first``, in ns
     since: the same of those since ``last``
     """
@@ -73,14 +73,14 @@ class _Run:
 
 @dataclass(slots=True)
 class _CpuTime:
-    """CPU time of one process in ns, as it was read last while the process ran.
+    """CPU time of one process in ns, from the last reading while the process ran.
 
-    began: of the process when the sampling began
-    before: of each of its kernel threads at that time
-    now: of the process
-    others: of each kernel thread that runs no Ruby, since the sampling began; also of
-        threads that have ended
-    given: of its samples
+    began: CPU time of the process when the sampling began
+    before: times of each of its kernel threads when the sampling began
+    now: CPU time of the process
+    others: CPU time of each kernel thread that runs no Ruby, since the sampling began;
+        also of threads that have ended
+    given: sum of the weights of its samples
     """
 
     began: int

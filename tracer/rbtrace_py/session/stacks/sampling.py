@@ -105,7 +105,7 @@ class Sampling(Starting):
         kernel = None if self.events else self.kernel
         self.statistics.started_ns = (kernel and kernel.started_ns) or now
         self.statistics.ended_ns = now
-        self.targets.let_go()
+        self.targets.release()
 
     def _attach_to_events(self) -> None:
         if self.options.event is None or self.kernel is None:

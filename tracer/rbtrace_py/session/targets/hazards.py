@@ -2,10 +2,10 @@
 
 CRuby 3.0 and later keeps the name of its internal class FrozenCore, whose
 methods a lambda literal and others call, where its garbage collector does not
-look. Once the collector has run, the cmethod probes, which name the class,
-read freed memory: seen on 3.1.2 as other strings' bytes for a class name, and
-as a crash (`rb_dtrace_setup` in vm.c; 2.7 makes the name anew each time).
-Whoever attaches, with whatever tool, makes Ruby run that code.
+look. After the collector has run, the cmethod probes, which name the class, read
+freed memory: seen on 3.1.2 as other strings' bytes for a class name, and as a
+crash (`rb_dtrace_setup` in vm.c; 2.7 makes the name anew each time). Every tool
+that attaches makes Ruby run that code.
 
 Other probes, new in Ruby 4.1, fire at each allocation. Each hit is a trap into the
 kernel, so that a program may spend most of its time there.

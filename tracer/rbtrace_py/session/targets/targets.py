@@ -92,7 +92,7 @@ class Targets:
     def start_held(self) -> None:
         """Hold our program, if there is one, before it runs Ruby code.
 
-        ``wait`` lets it run on, and ``let_go`` ends this. It is held for HELD_SECONDS
+        ``wait`` lets it run on, and ``release`` ends this. It is held for HELD_SECONDS
         at most, and runs as ever where it cannot be held.
         """
         if self.command is not None and self._started is None:
@@ -101,9 +101,9 @@ class Targets:
     def wait(self, seconds: float, until_started: bool = False) -> None:
         """Wait until the targets may have new probes, or a VM.
 
-        If our program is held, it runs until it has loaded another program. A program
-        that has loaded a Ruby is let go; with ``until_started``, it runs to one of its
-        next system calls.
+        If our program is held, it runs until it has loaded another program. If this is
+        a Ruby, the next wait releases it; with ``until_started``, the next waits let it
+        run to later system calls.
         """
         held = self._held
         if held is None or held.is_over or self.ours is None:
@@ -113,7 +113,7 @@ class Targets:
         elif until_started:
             held.to_call(seconds)
         else:
-            self.let_go()
+            self.release()
 
     def is_at_beginning(self) -> bool:
         """Return whether our program is held, and has run no Ruby code yet.
@@ -127,7 +127,7 @@ class Targets:
             held.to_program(_LOADING_SECONDS)
         return held.is_at_beginning
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let our program run, if it is held."""
         held, self._held = self._held, None
         if held is not None:
@@ -262,7 +262,7 @@ class Targets:
 
     def close(self) -> None:
         """Let go of all; a program we started is told to end."""
-        self.let_go()
+        self.release()
         for process in self._processes.values():
             process.close()
         self._processes.clear()
