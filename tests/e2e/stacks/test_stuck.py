@@ -488,7 +488,13 @@ def test_locals(name: str, root: None) -> None:
 def test_locals_that_a_jit_keeps(build: Build, root: None) -> None:
     """A JIT has the newest frame's locals in registers; the VM stack has old values."""
     with running(build, "stacks/spinning.rb") as target:
-        found = dumped(target.pid, "--locals", "--pause").threads["main"]["frames"]
+
+        def frames() -> list[dict[str, Any]]:
+            dump = dumped(target.pid, "--locals", "--pause")
+            return list(dump.threads["main"]["frames"])
+
+        assert comes_true(lambda: frames()[0]["name"] == "Object#spin")
+        found = frames()
     values = [[(one["name"], one["value"]) for one in f["locals"]] for f in found]
     assert [frame["name"] for frame in found[:2]] == ["Object#spin", "Object#outer"]
     kept = "(unavailable: the JIT keeps it)"

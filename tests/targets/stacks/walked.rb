@@ -95,8 +95,9 @@ class Walked
       number = $changes.size + 1
       source = "def changed_#{number}(n); n.times { burn(#{each}) }; end"
       self.class.class_eval(source, "changed_#{number}.rb", number)
+      name = :"changed_#{number}" # before the clock: a new string may begin a collection
       began = now
-      send("changed_#{number}", 3)
+      send(name, 3)
       $changes << [number, began, now]
       self.class.remove_method("changed_#{number}")
       compacts.positive? && (number % compacts).zero? ? GC.compact : GC.start

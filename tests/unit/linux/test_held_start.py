@@ -29,7 +29,7 @@ PR_SET_DUMPABLE = 4
 Popen = subprocess.Popen[str]
 
 
-def started(held: HeldStart, *words: object) -> Popen:
+def started(held: HeldStart, *words: object, stdin: int | None = None) -> Popen:
     """Start a program that is held; its output is read from ``stdout``."""
     command = [str(word) for word in words]
 
@@ -37,6 +37,7 @@ def started(held: HeldStart, *words: object) -> Popen:
         return subprocess.Popen(
             command,
             text=True,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             preexec_fn=before,  # noqa: PLW1509
         )
@@ -101,14 +102,17 @@ def test_a_ruby_stops_at_some_of_its_calls(
 
 
 def test_who_waits_has_the_time_that_was_given(held: HeldStart) -> None:
-    reading, writing = os.pipe()
-    program = started(held, "sh", "-c", f"read line <&{reading}; exec echo $line")
-    os.close(reading)
-    os.close(writing)
+    shell = "read line; exec /bin/echo $line"
+    program = started(held, "sh", "-c", shell, stdin=subprocess.PIPE)
     held.to_program(0.001)
-    assert not held.is_over
+    assert (held.is_held, held.is_over) == (False, False)
+    assert program.stdin is not None
+    program.stdin.write("found\n")
+    program.stdin.flush()
     held.to_program(LONG)
-    assert name(program) in ("echo", "sh")
+    assert (held.is_held, name(program)) == (True, "echo")
+    held.release()
+    assert program.communicate()[0] == "found\n"
 
 
 def test_a_program_that_does_not_exist() -> None:
