@@ -20,7 +20,7 @@ class Tally:
     called the innermost frame
     unanswered: lines that Ruby itself could not give (its own call crashed)
     crashed: stops at which it could not even give the frames, or gave an old frame as
-    the newest one
+    the newest one, or not all of the newest one
     """
 
     kind: str

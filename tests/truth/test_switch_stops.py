@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from bisect import bisect_left
 from contextlib import closing
 from itertools import zip_longest
 
@@ -50,6 +51,7 @@ def test_switches(build: Build, root: None) -> None:
             target.compare(memory)
         target.thread.close()
         passes.finish()
+    samples.sort(key=lambda one: one.time_ns)
     for at, frames in target.true:
         compare(found, at + wall_offset, frames, samples)
     assert not memory.differences, memory.differences[0]
@@ -63,8 +65,12 @@ def test_switches(build: Build, root: None) -> None:
 def compare(
     found: tally.Tally, at: int, frames: tuple[Frame, ...], samples: list[Sample]
 ) -> None:
-    """What was right at a time, with the sample of the time off the CPU then."""
-    meant = [one for one in samples if one.time_ns - one.weight <= at <= one.time_ns]
+    """What was right at a time, with the sample of the time off the CPU then.
+
+    samples: of one thread, in the order of time
+    """
+    first = bisect_left(samples, at, key=lambda one: one.time_ns)
+    meant = [one for one in samples[first : first + 1] if one.time_ns - one.weight <= at]
     if not meant or meant[0].flags:
         found.flags.append(f"{[one.flags for one in meant]} at {at}")
         return
