@@ -1,20 +1,19 @@
 /*
- * The agent's hook on Ruby's method events, and the memory it writes to.
+ * The agent's hook on Ruby's method events, and the shared memory it writes.
  *
- * One object for every Ruby from 2.7 on: ruby.h is not included, the few
- * functions that have not changed since are declared here. Nor is anything
- * linked, so that it loads wherever Ruby runs; libruby and the C library are in
- * the process already. What is in the shared memory stands in docs/agent/memory.md,
- * byte by byte.
+ * One object serves every Ruby from 2.7 on: it does not include ruby.h, and declares
+ * the few functions that have not changed since 2.7 itself. It is linked with nothing,
+ * so it loads wherever Ruby runs: libruby and the C library are already in the process.
+ * docs/agent/memory.md documents the layout of the shared memory.
  *
- * Whoever maps that memory may lie. So all that a decision here depends on is
- * private (hook/state.h); of the shared memory only tails and numbers of blocks
- * are read back, and checked.
+ * A process that maps this memory may write anything to it. Decisions therefore depend
+ * on private memory only (hook/state.h). The hook reads back only tails and block
+ * numbers from the shared memory, and checks them.
  *
- * The GVL orders all of this: hooks belong to one Ractor, ours to the main one.
+ * The GVL serializes all of this: hooks belong to one Ractor, ours to the main one.
  *
- * An event is handled in one translation unit, hook/calls.c, so that it is handled
- * without a call. All others are called seldom.
+ * One translation unit, hook/calls.c, handles the events, so that it needs no calls to
+ * other units. The other units run rarely.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -62,12 +61,12 @@ static void *wiped_by_fork(void) {
 }
 
 /*
- * A development version of Ruby calls this function of each extension, and refuses one
- * with another number than its own (dln.c). The hook does not depend on that number: it
- * compares what it reads with what Ruby's functions return. It therefore returns the number
- * with which the program itself was compiled. Released versions do not call this function.
+ * A development version of Ruby calls this function of each extension, and rejects the
+ * extension if the number differs from its own (dln.c). The hook does not depend on that
+ * number: it compares what it reads with the results of Ruby's functions. It therefore
+ * returns the number of the running program. Released versions do not call this function.
  *
- * Within this object its public name may stand for the program's function.
+ * Inside this object, the public name may resolve to the program's function.
  */
 static unsigned long long abi_version(void) {
   unsigned long long (*programs)(void) = dlsym(RTLD_DEFAULT, "ruby_abi_version");

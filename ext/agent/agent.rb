@@ -3,19 +3,19 @@
 require "rbconfig"
 
 module Tracepoint
-  # Answers a tracer from inside the process: a socket, and behind it the
-  # commands of docs/agent/protocol.md. The method hook is in C: agent.c and hook/.
+  # Serves tracers from inside the process: the socket, and the commands of
+  # docs/agent/protocol.md. The method hook is written in C: agent.c and hook/.
   #
-  # It is also put into processes that never asked for it: there its parts are one
-  # file, joined where they are required below. So they say nothing of where they
-  # are themselves, and begin with the same comment. Of Ruby's own libraries only
-  # "socket" is loaded, which is no gem (a gem that is loaded here could be the
-  # wrong one for the program's Bundler).
+  # rbtrace-py also loads the agent into processes without it. There all parts are
+  # concatenated into one file, at the require_relative lines below. The parts therefore
+  # do not use their own paths, and begin with the same magic comment. The agent loads only
+  # "socket" of Ruby's standard libraries, because it is not a gem: a gem could have the
+  # wrong version for the program's Bundler.
   module Agent
     PROTOCOL = 1
     MAGIC = "rbtrace-agent"
     FOLDER = __dir__
-    # The prefix of attach's folders; they go when the tracer does.
+    # Folders created by `attach` have this prefix; they are removed with the tracer.
     PUT_THERE = File.basename(FOLDER).start_with?(".rbtrace-")
   end
 end
@@ -36,9 +36,9 @@ require_relative "agent/arming"
 require_relative "agent/facts"
 require_relative "agent/ractors"
 require_relative "agent/native"
-# The rest of "socket" gives up the GVL up to five times (its file, and the gem
-# io-wait): where the agent is put, load.rb sees to it when the agent can answer. Another
-# thread may load this part meanwhile (loading.py): wait for it.
+# The rest of "socket" (its Ruby file, and the gem io-wait) releases the GVL up to five
+# times. In an injected agent, load.rb loads it once the agent can answer. Another thread
+# may be loading this part at the same time (loading.py): wait for it.
 Thread.current.thread_variable_get(:rbtrace_library)&.join
 require Tracepoint::Agent::PUT_THERE ? "socket.so" : "socket"
 require_relative "agent/expressions"
@@ -62,7 +62,7 @@ module Tracepoint
     @undos = {}.compare_by_identity
 
     class << self
-      # In seconds: what deadlines are of.
+      # @return [Float] seconds on the monotonic clock, as used by deadlines
       def now
         Process.clock_gettime(Process::CLOCK_MONOTONIC)
       end
@@ -70,7 +70,7 @@ module Tracepoint
       # @return [Connection, nil]
       attr_reader :armed_by
 
-      # @return [String, nil] of the socket, nil where there is none
+      # @return [String, nil] the socket's path; nil without a socket
       def path
         @server&.path
       end
@@ -83,17 +83,17 @@ module Tracepoint
         warn "tracepoint/agent: #{@server.reason}" unless path
       end
 
-      # Take the agent out of service: its socket goes, what is armed is disarmed.
+      # Stops the agent: removes its socket, and disarms what is armed.
       def stop
-        # A close lets go of the GVL. Behind Ruby's back a thread that is not here may
-        # be the next to have it, so that the child would wait for ever.
+        # Closing releases the GVL. In a child that Ruby does not know about, the GVL may
+        # then go to a thread that does not exist here, and the child would hang.
         return leave_parent(closes: false) if child?
 
         @server&.shut
         close
       end
 
-      # @return [Integer, nil] where the text is that this process will have to read
+      # @return [Integer, nil] the address of the text that this process has to read
       def expect(pid)
         @server&.expect(pid)
       end
@@ -109,14 +109,14 @@ module Tracepoint
       def arm(connection)
         disarm(armed_by) if armed_by&.gone?
         LOCK.synchronize do
-          raise Refusal.new("state", "armed already") if armed_by.equal?(connection)
+          raise Refusal.new("state", "already armed") if armed_by.equal?(connection)
           raise Refusal.new("busy", "armed by process #{armed_by.peer_pid}", pid: armed_by.peer_pid) if armed_by
 
           arm_whole(connection) { yield }
         end
       end
 
-      # @return [Hash, nil] the status at the end; nil if it had armed nothing
+      # @return [Hash, nil] the final status; nil if the connection had armed nothing
       def disarm(connection)
         LOCK.synchronize do
           return nil unless connection && armed_by.equal?(connection)
@@ -131,18 +131,18 @@ module Tracepoint
           @armed_by = nil
           status
         end
-      rescue ThreadError # in a signal's handler, where no Mutex can be had
-        # The error that ends the connection comes here too, in the connection's thread.
+      rescue ThreadError # a signal handler cannot lock a Mutex
+        # The same error ends the connection in its thread, which calls this, too.
         nil
       end
 
-      # A child that runs the block and ends, and has no agent.
+      # Forks a child that runs the block without an agent, and exits.
       def fork_apart
         Thread.current[:rbtrace_apart] = true
         pid = Process.fork do
           yield
           exit!(true)
-        rescue Exception # rubocop:disable Lint/RescueException -- nothing of the program's may run
+        rescue Exception # rubocop:disable Lint/RescueException -- no code of the program may run here
           exit!(false)
         end
         pid
@@ -150,8 +150,8 @@ module Tracepoint
         Thread.current[:rbtrace_apart] = nil
       end
 
-      # The block, and then what undoes what it did: also if its thread is killed, and
-      # in a child that is forked meanwhile, which has not that thread.
+      # Runs the block, and then calls `undo`. This also happens if its thread is killed, and
+      # in a child that is forked meanwhile, where the thread does not exist.
       def undoing(undo)
         @undos[undo] = true
         yield
@@ -160,8 +160,8 @@ module Tracepoint
         @undos.delete(undo)
       end
 
-      # Is this a child of the process whose agent it has? That there are no more
-      # threads, or that $stderr is closed, must not come out of the program's fork.
+      # Detects a fork, and restarts the agent in the child. The program's fork must not
+      # raise because the agent cannot start a thread or $stderr is closed.
       def check_fork
         return if @pid == Process.pid || @pid.nil?
 
@@ -172,7 +172,7 @@ module Tracepoint
         nil
       end
 
-      # Cleans up at the program's end, before its threads are killed.
+      # Cleans up when the program exits, before its threads are killed.
       def finish
         return if @server.nil? || child?
 
@@ -185,8 +185,8 @@ module Tracepoint
 
       private
 
-      # Is this a child, of a fork too that Ruby was not told of? From 3.3 on Process.pid
-      # is the parent's then.
+      # Returns whether this is a child, even of a fork that Ruby does not know about. Since
+      # 3.3, Process.pid is the parent's pid there.
       def child?
         @pid != Process.pid || !(Native.reason || !Native.forked)
       end
@@ -198,7 +198,7 @@ module Tracepoint
         disarm(armed_by) if armed_by
       end
 
-      # In a child: what its parent's agent did is not done here.
+      # In a child: discards what the parent's agent had set up.
       def leave_parent(closes: true)
         server = @server
         undos = [*@undos.keys, -> { Redirect.forget }]
@@ -219,12 +219,12 @@ module Tracepoint
         @armed_by = nil
         @undos = {}.compare_by_identity
         @pid = Process.pid
-        # A thread that is not here may have held it.
+        # A thread that does not exist here may have held it.
         remove_const(:LOCK)
         const_set(:LOCK, Mutex.new)
       end
 
-      # The connection's thread may be killed in the middle of it.
+      # The connection's thread may be killed while it arms.
       def arm_whole(connection)
         answer = yield
         @armed_by = connection
@@ -239,7 +239,7 @@ module Tracepoint
         Ractors.unwatch
       end
 
-      # A request that is disarmed by its tracer meanwhile gets no answer.
+      # A request that its tracer disarms in the meantime gets no answer.
       def say_last_words(deadline)
         words = LOCK.synchronize { last_words if armed_by }
         @server.last_words(words, deadline) if words

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Builds the agent's hook into ruby/lib, where agent/native.rb finds it in a checkout:
-# one object for every Ruby of an architecture. Quick when nothing has changed.
+# Builds the agent's hook into ruby/lib, where agent/native.rb finds it in a checkout.
+# One object serves every Ruby of an architecture. Returns quickly if nothing has changed.
 
 require "fileutils"
 require "rbconfig"
@@ -32,7 +32,7 @@ File.open("#{target}.lock", File::CREAT | File::RDWR) do |lock|
   exit if File.exist?(target) && File.exist?(stamp) && File.read(stamp) == command.join(" ") &&
           File.mtime(stamp) > [list, *sources, *headers, __FILE__].map { |path| File.mtime(path) }.max
 
-  # Renamed into place: a process that has the old one mapped keeps it.
+  # Rename into place: processes that have mapped the old file keep it.
   system(*command, "-o", "#{target}.new", *sources) || abort("tracepoint: the agent's hook did not build")
   File.rename("#{target}.new", target)
   File.write(stamp, command.join(" "))

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Builds the agent's hook when the gem is installed. Without it the agent has no method
-# events.
+# Builds the agent's hook when the gem is installed. Without the hook, the agent has no
+# method events.
 
 require_relative "../extension"
 

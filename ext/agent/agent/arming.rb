@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # The armed hook, at most one in a process: docs/agent/arming.md.
+    # The armed hook. A process has at most one: docs/agent/arming.md.
     class Arming
       MODES = { "empty" => 0, "ring" => 1, "table" => 2, "slow" => 3, "sites" => 4 }.freeze
       FLAGS = { "methods" => 1, "c_calls" => 2, "gc" => 4, "raise" => 8, "objects" => 16, "sites" => 32,
@@ -21,14 +21,14 @@ module Tracepoint
       SELECTOR = %w[owner kind name expressions].freeze
       COUNTERS = %i[state methods blocks streams conditions no_stream no_method too_deep orphans abandoned no_block
                     no_values mismatch in_other_ractors duplicates].freeze
-      NEWEST = [4, 1].freeze # tested minor version of Ruby
+      NEWEST = [4, 1].freeze # newest tested minor version of Ruby
       CALIBRATION_NS = 20_000_000
       ARGUMENTS = [*FLAGS.keys, *LIMITS.keys, "mode", "threshold_ns", "select", "histograms", "digits", "offsets",
                    "limit_ms", "untested", "targets"].freeze
       WITH_VALUES = [1, 3].freeze # ring, slow
 
-      # The level: wrong offsets can crash the program, as can an untested Ruby, and
-      # expressions are code.
+      # Returns the required level. Wrong offsets or an untested Ruby can crash the program,
+      # and expressions are code.
       def self.needs(arguments)
         select = Array(arguments["select"])
         return Consent::ALL if arguments["offsets"] || arguments["untested"]
@@ -51,7 +51,7 @@ module Tracepoint
         check_version unless boolean("untested", false)
       end
 
-      # @return [Hash, Array<IO>] what to reply, and the files to send with it
+      # @return [Hash, Array<IO>] the reply, and the files to send with it
       def call
         @targets&.check
         packed = pack
@@ -67,7 +67,7 @@ module Tracepoint
 
       private
 
-      # A newer patch release is armed: the hook compares what it reads first with Ruby's own.
+      # Newer patch releases are allowed: the hook checks what it reads first against Ruby.
       def check_version
         return if (RUBY_VERSION.split(".").first(2).map(&:to_i) <=> NEWEST) <= 0
 
@@ -75,7 +75,7 @@ module Tracepoint
                                       "agent's hook was tested with")
       end
 
-      # If more is asked for, only that part of it is left out.
+      # If other events are requested as well, only the inner events are left out.
       def watch_ractors
         return if (flags & INNER).zero? || Ractors.watch || (flags & ~INNER & ANY).positive?
 
@@ -92,7 +92,7 @@ module Tracepoint
         raise Refusal.no_thread(e)
       end
 
-      # Without who ends them no expression is evaluated.
+      # Expressions are evaluated only if a watcher can end them.
       def watch(files)
         Expressions.watch
       rescue ThreadError => e
@@ -101,8 +101,8 @@ module Tracepoint
         raise Refusal.no_thread(e)
       end
 
-      # Not to be interrupted: a thread that is killed in here would leave descriptors open
-      # that are no IO yet.
+      # Must not be interrupted: killing the thread here would leave descriptors open that
+      # no IO object owns yet.
       def armed(packed)
         Thread.handle_interrupt(Object => :never) do
           answer = Native.arm(packed)
@@ -162,7 +162,7 @@ module Tracepoint
         given.map { |selector| selector(selector) }
       end
 
-      # nil: all methods are hooked at once
+      # Returns nil if all methods are hooked at once.
       def targets
         return unless boolean("targets", false)
 
@@ -182,7 +182,7 @@ module Tracepoint
         [KINDS[map["kind"]], wants, owner.bytesize, id].pack("S2LQ") << owner << ("\0" * (-owner.bytesize % 8))
       end
 
-      # nil for a selector without expressions.
+      # Returns nil for a selector without expressions.
       def program(given)
         return if given.nil? || given == []
 
@@ -195,7 +195,7 @@ module Tracepoint
         end
       end
 
-      # Describe what of this stays when it is disarmed.
+      # Returns the effects that remain after disarming.
       def overhead
         said = []
         said << "compiled code is thrown away (#{Facts.jit})" if Facts.jit && (flags & throws_away).positive?
@@ -203,8 +203,8 @@ module Tracepoint
         said
       end
 
-      # TracePoints discard compiled code, too. Targets let a JIT compile the methods again,
-      # but ZJIT compiles a method only a few times (4.0: two).
+      # TracePoints also discard compiled code. With targets, a JIT can compile the methods
+      # again, but ZJIT compiles each method only a few times (4.0: twice).
       def throws_away
         calls = @targets && Facts.jit != "zjit" ? 2 : 3
         Ractors::FRAGILE ? INNER | calls : calls

@@ -2,14 +2,14 @@
 
 module Tracepoint
   module Agent
-    # The commands, each a method that returns the reply.
+    # Handles the commands: each has a method that returns the reply.
     class Commands
       ARGUMENTS = {
         "hello" => %w[magic versions], "prove" => %w[answer], "arm" => Arming::ARGUMENTS, "disarm" => [], "status" => [], "clock" => [],
         "names" => %w[from count], "threads" => [], "eval" => %w[code limit_ms file line keep redirect], "backtraces" => [],
         "memory" => [], "heapdump" => %w[gc limit_ms], "shapesdump" => %w[gc limit_ms], "fork" => [], "stop" => []
       }.freeze
-      # The level that a command needs; eval where nothing is said.
+      # The level that a command needs; the default is eval.
       NEEDS = { "arm" => "observe", "disarm" => "observe", "status" => "observe", "clock" => "observe",
                 "names" => "observe", "threads" => "observe", "backtraces" => "observe", "memory" => "trace" }.freeze
       GREETING = %w[hello prove].freeze
@@ -39,7 +39,7 @@ module Tracepoint
 
       def check_level(command, map)
         if GREETING.include?(command)
-          raise Refusal.new("state", "#{command} was there already") if @connection.level
+          raise Refusal.new("state", "#{command} was already sent") if @connection.level
         else
           needs!(NEEDS.fetch(command, Consent::ALL), command)
           needs!(Arming.needs(map), "this arming") if command == "arm"
@@ -76,7 +76,7 @@ module Tracepoint
       end
 
       def command_hello
-        raise Broken, "not the magic" unless @map["magic"] == MAGIC
+        raise Broken, "wrong magic" unless @map["magic"] == MAGIC
         raise Broken.new("versions: #{PROTOCOL}", "version") unless @map["versions"].is_a?(Array) && @map["versions"].include?(PROTOCOL)
 
         { version: PROTOCOL, address: @connection.begin_proof }
@@ -127,8 +127,8 @@ module Tracepoint
           status: thread.status || nil, main: thread == Thread.main, agent: Agent.own?(thread) }
       end
 
-      # Ruby 3.1 gives a child's main thread, which forked, the parent's id in
-      # the child; the kernel has the process's.
+      # Under Ruby 3.1, the child's main thread, which called fork, keeps the parent's
+      # native ID. The kernel's ID of that thread is the process's pid.
       def native_id(thread)
         return unless thread.respond_to?(:native_thread_id)
 

@@ -2,29 +2,29 @@
 
 module Tracepoint
   module Agent
-    # One tracer.
+    # The connection of one tracer.
     class Connection
       GREETING_SECONDS = 5
 
       attr_reader :wire, :peer_pid
 
-      # The connection's rights, nil before its proof or the owner's consent.
+      # The connection's level; nil before a proof or the owner's consent.
       attr_reader :level
 
-      # True if it takes one of the server's places.
+      # True if the connection occupies one of the server's places.
       attr_reader :placed
 
-      # The command that runs for the client, until it is answered.
+      # The evaluation that is running for the client, if any.
       attr_accessor :evaluation
 
-      # The pid of a stopped copy, which nobody ends until the client has read it.
+      # The pid of a stopped copy that the client does not know yet.
       attr_writer :copy
 
-      # The first method number whose name was not sent yet.
+      # The first method number whose name has not been sent yet.
       attr_writer :named
 
-      # consent: the level that it has without a proof
-      # server: says whether there is room for one more that has proved
+      # consent: the level without a proof
+      # server: limits the number of connections with a proof
       def initialize(socket, peer_pid, server, consent = nil)
         @server = server
         @wire = Wire.new(socket)
@@ -33,11 +33,11 @@ module Tracepoint
         @commands = Commands.new(self)
         @due = 0.0
         @named = 0
-        # Ruby 2.7 warns of variables that were not set.
+        # Ruby 2.7 warns about unset instance variables.
         @level = @placed = @proof = @copy = nil
       end
 
-      # refusal: the answer to each command except `stop`
+      # refusal: the answer to every command except `stop`
       def serve(refusal = nil)
         greet
         refusal ||= Refusal.new("busy", Server::FULL) unless @placed
@@ -45,11 +45,11 @@ module Tracepoint
       rescue Broken => e
         refuse(0, e)
       rescue Gone => e
-        # Unlike at the end of a stream there was something that it did not read.
+        # Unlike at the end of the stream, the client did not read everything.
         end_copy if e.cause.is_a?(SystemCallError)
       end
 
-      # Its thread sees the end of the stream, and closes it.
+      # The connection's thread sees the end of the stream and closes the socket.
       def hang_up
         @wire.socket.shutdown
       rescue SystemCallError, IOError
@@ -57,7 +57,7 @@ module Tracepoint
       end
 
       def close
-        Agent.disarm(self) if armed? # which waits for another connection's arming
+        Agent.disarm(self) if armed? # waits for another connection's arming
         Hold.leave(@peer_pid) if @level
         @wire.socket.close
       rescue IOError
@@ -74,7 +74,7 @@ module Tracepoint
         Agent.armed_by.equal?(self)
       end
 
-      # Has its client ended? Its thread sees that only once it has the GVL.
+      # Returns whether the client has disconnected. Its thread notices only with the GVL.
       def gone?
         ["", nil].include?(@wire.socket.recv_nonblock(1, Socket::MSG_PEEK, exception: false))
       rescue SystemCallError, IOError
@@ -91,11 +91,11 @@ module Tracepoint
       end
 
       def disarm
-        # Methods first seen since the last request for names.
+        # Names of methods first seen since the last request for names.
         Agent.disarm(self) { Names.of(@named, Commands::MOST_NAMES) }
       end
 
-      # @return [Integer, nil] where the text is that the peer has to read
+      # @return [Integer, nil] the address of the text that the peer has to read
       def begin_proof
         @proof = @server.proof_of(@peer_pid)
         @proof.address
@@ -117,7 +117,7 @@ module Tracepoint
 
       private
 
-      # Answer one request, if it stops the agent.
+      # Answers one request, which may stop the agent.
       def serve_stop(refusal)
         request, map = next_request(Agent.now + GREETING_SECONDS)
         return answer([request, map]) if map["command"] == "stop"
@@ -125,7 +125,7 @@ module Tracepoint
         refuse(request, refusal)
       end
 
-      # Nothing else is answered before.
+      # No other command is answered before these.
       def greet
         deadline = Agent.now + GREETING_SECONDS
         %w[hello prove].each do |command|
@@ -145,14 +145,14 @@ module Tracepoint
         nil
       end
 
-      # A request, with the DATA frames before it if it came in such.
+      # Returns a request. A long one is assembled from its DATA frames.
       def next_request(deadline = nil)
         long = +""
         loop do
           await if Ractors::PERIOD
           frame = @wire.read(deadline)
           next if frame.type == Wire::CANCEL
-          raise Broken, "0 is no request" if frame.request.zero?
+          raise Broken, "invalid request number: 0" if frame.request.zero?
 
           if frame.type == Wire::DATA
             raise Broken, "request too long" if (long << frame.payload).bytesize > Wire::MAX_REQUEST
@@ -162,7 +162,7 @@ module Tracepoint
         end
       end
 
-      # An armed hook is looked after meanwhile, however often there is a request.
+      # Waits for a request. While armed, renews the hook at regular intervals.
       def await
         while armed?
           left = @due - Agent.now
@@ -174,7 +174,7 @@ module Tracepoint
       end
 
       def answer((request, map), fatal = nil)
-        raise Broken, "0 is no request" if request.zero?
+        raise Broken, "invalid request number: 0" if request.zero?
 
         @request = request
         @copy = nil
@@ -185,7 +185,7 @@ module Tracepoint
       rescue Refusal => e
         refuse(request, e)
         raise Gone if fatal
-      rescue Errno::EAGAIN => e # of fork
+      rescue Errno::EAGAIN => e # raised by fork
         refuse(request, Refusal.no_thread(e))
       rescue StandardError, NoMemoryError, ScriptError, SystemStackError => e
         refuse(request, Refusal.new("system", "#{e.class}: #{e.message}"))

@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # The owner's consent: what processes of the same user may do without a proof:
+    # The owner's consent: what processes of the same user may do without a proof.
     # docs/agent/access.md, "Consent".
     module Consent
       VARIABLE = "TRACEPOINT_AGENT"
@@ -26,20 +26,20 @@ module Tracepoint
         LEVELS.index(level) >= LEVELS.index(needed)
       end
 
-      # Is this our own user, as far as we can tell?
+      # Returns whether the uid is certainly our own.
       def same_user?(uid)
         uid == Process.euid && !unknown?(uid)
       end
 
-      # Could the uid be that of any user for whom our namespace has no number?
+      # Returns whether the uid may stand for any user that our namespace cannot represent.
       def unknown?(uid)
         uid == NOBODY && File.readlines("/proc/self/uid_map").sum { |line| line.split.last.to_i } < ALL_USERS
       rescue SystemCallError
         uid == NOBODY
       end
 
-      # Is the process in our own pid namespace? The kernel gives one outside the pid 0; one
-      # further inside has several in its status.
+      # Returns whether the process is in our pid namespace. The kernel gives pid 0 for a
+      # process outside; the status of one in a nested namespace has several pids.
       def same_pid_namespace?(pid)
         pids("self") == [Process.pid] && pids(pid) == [pid]
       end

@@ -2,10 +2,9 @@
 
 module Tracepoint
   module Agent
-    # A child that writes something to a pipe. It is the process, stopped at one
-    # moment, and has nothing of the agent's but this. Only what it says at its end
-    # tells that all was written: its status may have gone to the program, which
-    # may wait for any child.
+    # A child that writes a dump to a pipe. It is a copy of the process at one moment, and
+    # runs nothing of the agent but this. Only its final message confirms a complete dump:
+    # the program may wait for any child, and thereby take its exit status.
     class Dump
       DONE = "done"
 
@@ -29,15 +28,15 @@ module Tracepoint
         return { bytes: pump.bytes } if said == DONE
 
         raise Refusal.new("system", "the dump failed: #{said.is_a?(String) ? said : reason}")
-      ensure # also where the agent is stopped, and this thread killed
+      ensure # also if the agent stops and kills this thread
         kill(pid)
         [pipe, pipe_end, why, why_end].compact.each(&:close)
       end
 
       private
 
-      # In the child. Ruby 3.4 raises where a pipe that does not block is full;
-      # the numbers are F_SETFL and F_GETFL, for which Ruby has a library.
+      # In the child. Ruby 3.4 raises if a nonblocking pipe is full. The numbers are F_SETFL
+      # and F_GETFL, whose constants would need the library fcntl.
       def write(parent, pipe, why)
         Copy.settle(parent)
         pipe.fcntl(4, pipe.fcntl(3) & ~File::NONBLOCK)
@@ -46,7 +45,7 @@ module Tracepoint
         ObjectSpace.public_send(@method, output: pipe)
         pipe.close
         why.write(DONE)
-      rescue Exception => e # rubocop:disable Lint/RescueException -- it is the parent's to tell
+      rescue Exception => e # rubocop:disable Lint/RescueException -- the parent reports it
         why.write("#{e.class}: #{e.message}".byteslice(0, 1000))
         raise
       end

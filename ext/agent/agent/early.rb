@@ -2,12 +2,12 @@
 
 module Tracepoint
   module Agent
-    # Defines those parts of socket.so that socket.rb needs, if they are missing (agent.rb).
-    # None gives up the GVL; IO's own read_nonblock does.
+    # Defines the parts of socket.so that socket.rb needs, if they are missing (agent.rb).
+    # They do not release the GVL, unlike IO#read_nonblock.
     module Early
       module_function
 
-      # The rest; not cut short: RubyGems would print that its lock is taken.
+      # Loads the rest of the library. An interruption would make RubyGems report a held lock.
       def complete
         Thread.handle_interrupt(Object => :never) { require "socket" }
       end
@@ -24,7 +24,7 @@ module Tracepoint
         socket.__send__(:__read_nonblock, size, nil, false)
       end
 
-      # Is there something to read, or the end?
+      # Returns whether there are data to read, or the end of the stream.
       def ready?(socket)
         return true unless socket.respond_to?(:__recv_nonblock, true)
 

@@ -2,12 +2,12 @@
 
 module Tracepoint
   module Agent
-    # eval: a thread of its own at top level.
+    # Evaluates code at top level, in a separate thread.
     class Evaluation
       KILL_SECONDS = 1
       FILE = "(rbtrace)"
 
-      # redirect: are $stdout and $stderr its pipes?
+      # redirect: true if $stdout and $stderr write to the pipes
       def initialize(code, file, line, binding, redirect)
         @code = code
         @file = file
@@ -19,8 +19,8 @@ module Tracepoint
       def run(wire, request, limit)
         out, out_end = IO.pipe
         err, err_end = IO.pipe
-        # Bytes as they come: with Encoding.default_internal, which Rails sets, IO
-        # would convert them, and raise for what is no text.
+        # Binary mode: with Encoding.default_internal, which Rails sets, IO would convert
+        # the output, and raise on invalid text.
         [out, out_end, err, err_end].each(&:binmode)
         @thread = thread = start(out_end, err_end)
         Pump.new(wire, request, { 1 => out, 2 => err }, limit).run { !thread.alive? }
@@ -36,7 +36,7 @@ module Tracepoint
         [out, out_end, err, err_end].compact.each(&:close)
       end
 
-      # Announce the process's end to code that listens for it; returns nil if it does not.
+      # Announces the end of the process; returns nil if the code does not listen for it.
       def tell_end
         @thread&.thread_variable_get(:rbtrace_end)&.push(nil)
       end
@@ -57,7 +57,7 @@ module Tracepoint
         rescue Exception => e # rubocop:disable Lint/RescueException -- SystemExit would end the program
           failure(e)
         ensure
-          [out, err].each(&:close) # which wakes who waits
+          [out, err].each(&:close) # wakes the reader
         end
         thread.report_on_exception = false
         thread
@@ -65,15 +65,15 @@ module Tracepoint
         raise Refusal.no_thread(e)
       end
 
-      # Threads that the code starts are the program's; only this one is the agent's.
+      # Threads that the code starts belong to the program; this one belongs to the agent.
       def apart
         Thread.current.thread_variable_set(:rbtrace_agent, true)
         ThreadGroup::Default.add(Thread.current)
-      rescue ThreadError # the program has closed that group
+      rescue ThreadError # the program has enclosed that group
         nil
       end
 
-      # The result, or its failure, as a map.
+      # Returns the result or the failure as a map.
       def evaluate
         started = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
         value = @binding.eval(@code, @file, @line)
@@ -82,8 +82,8 @@ module Tracepoint
           ns: Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - started }
       end
 
-      # The exception as if the code stood alone: of the agent are the frames below
-      # it, and those of a redirected $stdout or $stderr between its own.
+      # Describes the exception without the agent's frames: neither those below the code,
+      # nor the frames of a redirected $stdout or $stderr within it.
       def failure(error)
         trace = Array(error.backtrace)
         theirs = trace.reject { |frame| frame.start_with?("#{FOLDER}/") }
@@ -91,15 +91,15 @@ module Tracepoint
         Refusal.new("raised", message(error), class: error.class.to_s, backtrace: theirs)
       end
 
-      # It is the program's, and may raise SystemExit, which would end the program.
+      # The message is code of the program, and may raise SystemExit, which would end it.
       def message(error)
         error.message.to_s
-      rescue Exception => e # rubocop:disable Lint/RescueException -- nothing of it is the program's
+      rescue Exception => e # rubocop:disable Lint/RescueException -- none of these is meant for the program
         "(its message raised #{Names.module_text(Names::OBJECT_CLASS.bind_call(e))})"
       end
 
-      # error_highlight (Ruby 3.1) adds the innermost line to the message, if it can
-      # see where that is.
+      # error_highlight (Ruby 3.1) appends the innermost source line to the message if it
+      # can find it.
       def unquoted(error)
         error.clone(freeze: false).tap { |copy| copy.define_singleton_method(:backtrace_locations) { nil } }
       end

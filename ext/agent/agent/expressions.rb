@@ -3,7 +3,7 @@
 module Tracepoint
   module Agent
     # Values at the entry of a method: docs/agent/memory.md, "Values of expressions". The
-    # hook has them worked out in the program's own thread, in the middle of a call.
+    # hook evaluates them in the program's thread, in the middle of a call.
     module Expressions
       # Raised to end an expression that takes too long; the program never sees it.
       class Stop < Exception; end # rubocop:disable Lint/InheritException -- a StandardError would be rescued
@@ -14,21 +14,22 @@ module Tracepoint
       ELLIPSIS = "\u2026"
       LEFT = "(left by throw, break or return)"
       TICK = 0.02
-      # An exception that others raise in the thread waits until it is over; ours does
-      # not, nor does a kill: a thread that an expression begins inherits this, and has to
-      # end with the program.
+      # Exceptions that others raise in the thread wait until the evaluation is over. Stop
+      # and Thread#kill do not wait. A thread that an expression starts inherits this mask,
+      # and must end with the program.
       NEVER = { Exception => :never }.freeze
       IMMEDIATE = { Stop => :immediate }.freeze
       METHODS = %i[raise stop?].map { |name| Thread.instance_method(name) }.freeze
       EQUAL = BasicObject.instance_method(:equal?)
 
-      # The place in which a call is evaluated. place: of its definition, of a C method's its caller's
-      # own: how many frames the method has by then
+      # The context of an evaluation.
+      # place: location of the method's definition; for a C method, of its call
+      # own: number of frames that the method has on the stack
       Frame = Struct.new(:binding, :receiver, :place, :own)
 
-      # The callers: Ruby's caller and caller_locations without arguments, as the first line
-      # of the method would have them. Asked from here they begin with frames of the agent,
-      # so variables of the expression's own stand for them.
+      # Replaces caller and caller_locations without arguments, so that they return what they
+      # would in the first line of the method. Called from here, they would start with frames
+      # of the agent. Local variables of the expression with these names hold the results.
       module Callers
         METHODS = { caller: Kernel.instance_method(:caller),
                     caller_locations: Kernel.instance_method(:caller_locations) }.freeze
@@ -40,7 +41,7 @@ module Tracepoint
             METHODS.keys.select { |name| text.match?(/(?<![\w@$.:])#{name}(?![\w?!(])/) }
           end
 
-          # The scope, with these names in it: unless they are the program's there.
+          # Returns the scope with these names added, except names that the program defines.
           def into(scope, names, frame)
             names = names.reject { |name| scope.local_variable_defined?(name) || own?(frame.receiver, name) }
             return scope if names.empty?
@@ -62,14 +63,14 @@ module Tracepoint
         end
       end
 
-      # One of them, and the way to its value that costs least.
+      # An expression, and the cheapest way to its value.
       class Expression
         FILE = "(rbtrace)"
         SELF = 1
         BINDING = 2
         PLACE = 4
         IVAR_GET = Kernel.instance_method(:instance_variable_get)
-        # A binding of an object, whatever it is, with Ruby's top level around it.
+        # Returns a binding of any object, with Ruby's top level as its scope.
         BINDER = TOPLEVEL_BINDING.eval("::Module.new { def rbtrace_binding; ::Kernel.binding; end }", __FILE__, __LINE__)
                                  .instance_method(:rbtrace_binding)
         KINDS = { /\Aself\z/ => :itself, /\A__source__\z/ => :place, /\A@[A-Za-z_]\w*\z/ => :variable,
@@ -111,7 +112,7 @@ module Tracepoint
           Callers.into(scope, @callers, frame).eval(@text, FILE, 1)
         end
 
-        # Compiled and thrown away: nothing of it runs, nor is the program warned.
+        # Compiles without running anything, and without warnings to the program.
         def check
           verbose = $VERBOSE
           $VERBOSE = nil
@@ -129,15 +130,15 @@ module Tracepoint
       end
 
       class << self
-        # programs: by selector its expressions, or nil
+        # programs: the expressions of each selector, or nil
         def use(programs, limit_ms)
           @programs = programs
           @limit_ms = limit_ms
         end
 
-        # Ends with what is armed and the last evaluation; another arming has another.
+        # Ends after disarming, with the last evaluation. Each arming has its own watcher.
         #
-        # @raise [ThreadError] if there can be no thread
+        # @raise [ThreadError] if no thread can be started
         def watch
           mine = @watcher = Object.new
           Watcher.new { |watcher| watcher.pause(TICK) while @watcher.equal?(mine) && Native.watch }
@@ -153,32 +154,32 @@ module Tracepoint
           end
         end
 
-        # Requests to end an evaluation come here instead.
+        # Receives pending requests to end an evaluation, so that they do no harm.
         def flush
           Thread.handle_interrupt(NEVER) { Thread.handle_interrupt(IMMEDIATE) { nil } }
         end
 
         private
 
-        # Since timeout 0.4 only the Timeout whose time is over takes that for its own, so
-        # it may come at once.
+        # Since timeout 0.4, only the Timeout that has expired handles this exception, so it
+        # may be raised immediately.
         def immediate
           defined?(::Timeout::ExitException) ? { Stop => :immediate, ::Timeout::ExitException => :immediate } : IMMEDIATE
         end
 
-        # Before, it is a throw if its Timeout goes on, which is the program's; else it is
-        # an exception, of one that an expression has left.
+        # Before 0.4, an expired Timeout throws if its block is still active; the program's
+        # Timeout is. Otherwise it raises, and the expression has already left that Timeout.
         def drops_timeout?
           return false if defined?(::Timeout::ExitException) || !defined?(::Timeout::Error)
 
           Thread.handle_interrupt(::Timeout::Error => :immediate) { false }
         rescue ::Timeout::Error => e
-          raise unless e.instance_of?(::Timeout::Error) # others may be the program's
+          raise unless e.instance_of?(::Timeout::Error) # subclasses may be the program's
 
           true
         end
 
-        # An exception that is the program's although it comes while an expression runs.
+        # Returns exceptions that belong to the program even if raised during an expression.
         def foreign
           defined?(::Timeout::ExitException) ? [SignalException, ::Timeout::ExitException] : [SignalException]
         end
@@ -196,8 +197,8 @@ module Tracepoint
           found
         end
 
-        # A throw, a return and a break would go on into the program. Exceptions do, and
-        # are not taken for one of those even where they leave no stack to ask for more.
+        # A throw, return, or break would continue in the program, so it ends here. An
+        # exception propagates, and is recognized even if it leaves too little stack to ask.
         def text(expression, frame)
           before = $!
           found = text_or_error(expression, frame)
@@ -208,9 +209,9 @@ module Tracepoint
 
         def text_or_error(expression, frame)
           printable(expression.value(frame).inspect)
-        rescue Stop, *foreign # a signal's exception is the program's
+        rescue Stop, *foreign # a signal's exception belongs to the program
           raise
-        rescue Exception => e # rubocop:disable Lint/RescueException -- nothing of it is the program's
+        rescue Exception => e # rubocop:disable Lint/RescueException -- none of these is meant for the program
           failure(e)
         end
 
@@ -219,16 +220,16 @@ module Tracepoint
           "(#{name}: #{printable(error.message).lines.first.to_s.strip})"
         rescue Stop, *foreign
           raise
-        rescue Exception # rubocop:disable Lint/RescueException -- of its message
-          name ? "(#{name})" : raise # there is no stack for so little
+        rescue Exception # rubocop:disable Lint/RescueException -- raised by its message
+          name ? "(#{name})" : raise # too little stack for even this
         end
 
-        # Whatever inspect gave, as a String of Ruby's own.
+        # Converts any result of inspect to a plain String.
         def printable(text)
           Values.text("#{text}".byteslice(0, 4 * ROOM))
         end
 
-        # Together they fit; long ones give way, and as much as needs be.
+        # Shortens the longest values so that all fit together.
         def shortened(texts)
           left = ROOM
           share = texts.map(&:bytesize).sort.each_with_index do |size, i|

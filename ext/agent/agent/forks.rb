@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # Forks that Ruby reports.
+    # Detects forks through Ruby's methods.
     module Forks
       module Fork # 3.1 and later
         def _fork
@@ -18,7 +18,7 @@ module Tracepoint
         end
       end
 
-      module Popen # before 3.1; later it calls _fork
+      module Popen # before 3.1; since then, popen calls _fork
         def popen(*arguments, &block)
           return super.tap { Agent.check_fork } unless block
 
@@ -50,7 +50,7 @@ module Tracepoint
         replace_kernel_fork
       end
 
-      # Prepending to Kernel would not reach classes that have it already.
+      # Prepending to Kernel would not affect classes that already include it.
       def self.replace_kernel_fork
         Kernel.module_eval do
           alias_method :fork_without_rbtrace, :fork

@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # A program that a tracer starts does nothing before that has armed: docs/agent.md,
+    # Holds a program that a tracer starts until the tracer has armed: docs/agent.md,
     # "The start of a program".
     module Hold
       VARIABLE = "TRACEPOINT_AGENT_WAIT"
@@ -12,23 +12,23 @@ module Tracepoint
       @tracer = nil
 
       class << self
-        # Is the program still held?
+        # Returns whether the program is still held.
         def on?
           @is_on
         end
 
-        # A tracer has what it needs.
+        # Lets the program start: the tracer has what it needs.
         def release
           @is_on = false
         end
 
-        # The process with this pid has hung up.
+        # Lets the program start if this process, which has hung up, was its tracer.
         def leave(pid)
           release if pid == @tracer
         end
 
-        # Its children inherit the variable, and so does what it executes: of all these
-        # only what is executed is still a child of the tracer.
+        # Child processes and executed programs inherit the variable. Only an executed
+        # program still has the tracer as its parent.
         def wait
           milliseconds, @tracer = numbers
           return unless @tracer && @tracer == Process.ppid && Thread.current == Thread.main

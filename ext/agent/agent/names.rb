@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # The names of what the hook saw, without calling a method of the program.
+    # Names of classes and methods that the hook saw, without calling the program's methods.
     module Names
       MODULE_NAME = Module.instance_method(:name)
       MODULE_METHOD = Module.instance_method(:instance_method)
@@ -54,7 +54,7 @@ module Tracepoint
 
       def place(owner, name)
         MODULE_METHOD.bind_call(owner, name).source_location
-      rescue NameError, TypeError # removed since
+      rescue NameError, TypeError # removed in the meantime
         nil
       end
     end

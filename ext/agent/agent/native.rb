@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # The agent's C part, or why there is none.
+    # The agent's C part, or the reason for its absence.
     module Native
       class << self
         attr_reader :reason
@@ -20,12 +20,12 @@ module Tracepoint
         @reason = "agent_hook.so was not built or does not load: #{e.message}"
       end
 
-      # Beside agent.rb (attach, the Python package), in the checkout that it is in,
-      # or as the gem built it.
+      # The hook is beside agent.rb (attach, the Python package), in the checkout, or where
+      # the gem built it.
       def self.place
         beside = File.join(FOLDER, "agent_hook.so")
-        # To ask whether it is there gives up the GVL, 0.1 s for every busy thread;
-        # to look through all gems takes such a program a minute.
+        # Checking for the file releases the GVL, which costs 0.1 s per busy thread. Searching
+        # all gems would take a minute in such a program.
         return beside if PUT_THERE || File.exist?(beside)
 
         checkout = File.expand_path("../../ruby/lib/tracepoint/native/agent-#{RbConfig::CONFIG["arch"]}/agent_hook.so", FOLDER)

@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # The socket's place: docs/agent/access.md.
+    # The socket's path: docs/agent/access.md.
     module Place
       NAME = /\A(\d+)-(\d+)\.sock\z/.freeze
       MOST_CLEANED = 256
@@ -13,7 +13,7 @@ module Tracepoint
         "#{Process.pid}-#{started("self")}.sock"
       end
 
-      # Field 22 of stat; the second, the program's name, may have anything in it.
+      # Field 22 of stat. Field 2, the program's name, may contain any character.
       def started(pid)
         File.read("/proc/#{pid}/stat").rpartition(")").last.split[19].to_i
       rescue SystemCallError
@@ -27,12 +27,12 @@ module Tracepoint
         bases.map { |base| File.join(base, "rbtrace-agent-#{Process.euid}") }
       end
 
-      # Others can be first in the last two.
+      # In the last two, another user may create the directory first.
       def bases
         [ENV["XDG_RUNTIME_DIR"].to_s, "/run/user/#{Process.euid}"].select { |base| private?(base) }.uniq + %w[/tmp /dev/shm]
       end
 
-      # An absolute path to a directory that is ours alone.
+      # Returns whether it is an absolute path to a directory that only we can use.
       def private?(base)
         return false unless base.start_with?("/")
 
@@ -47,8 +47,8 @@ module Tracepoint
         bind_prepared || bind_anywhere
       end
 
-      # Where the tracer that puts the agent there has made a directory for it: to look
-      # at files gives up the GVL, 0.1 s for every busy thread. `tidy` does the rest.
+      # Binds in the directory that the injecting tracer has prepared. Checking files would
+      # release the GVL, which costs 0.1 s per busy thread. `tidy` does the rest later.
       def bind_prepared
         path = Thread.current.thread_variable_get(:rbtrace_socket).to_s
         return if path.empty? # Linux would choose an abstract name
@@ -58,7 +58,7 @@ module Tracepoint
         nil
       end
 
-      # The part of `bind` that was put off.
+      # Finishes what `bind` has deferred.
       def tidy(path)
         File.chmod(0o600, path)
         clean(File.dirname(path))
@@ -77,13 +77,13 @@ module Tracepoint
           server = UNIXServer.new(path)
           File.chmod(0o600, path)
           return [server, path]
-        rescue SystemCallError, ArgumentError # a path too long
+        rescue SystemCallError, ArgumentError # the path may be too long
           next
         end
         nil
       end
 
-      # Nobody else can have made it so that this is true.
+      # Another user cannot create a directory that passes these checks.
       def ours?(directory)
         begin
           Dir.mkdir(directory, 0o700)
@@ -94,7 +94,7 @@ module Tracepoint
         stat.directory? && stat.uid == Process.euid && (stat.mode & 0o077).zero?
       end
 
-      # Removes the places of agents that could not do it themselves.
+      # Removes sockets of agents that did not remove them.
       def clean(directory)
         Dir.children(directory).first(MOST_CLEANED).each do |name|
           found = NAME.match(name) or next
@@ -107,7 +107,7 @@ module Tracepoint
         end
       end
 
-      # It may be of a process in another pid namespace: only asking tells.
+      # The socket may belong to another pid namespace, so connecting is the only test.
       def deserted?(path)
         Early.complete
         socket = Socket.new(:UNIX, :STREAM)

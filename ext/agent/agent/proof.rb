@@ -2,26 +2,27 @@
 
 module Tracepoint
   module Agent
-    # A text that only who may read this process's memory can know, for one connection.
-    # The peer answers with a value of the polynomial that the text's digits are: it tells
-    # nothing of the value for another pid. docs/agent/access.md, "The proof".
+    # A secret text for one connection, which only processes that may read this process's
+    # memory can know. The digits are the coefficients of a polynomial, and the peer answers
+    # with its value at the peer's pid. This reveals nothing about the value at another pid.
+    # docs/agent/access.md, "The proof".
     class Proof
       MARK = "rbtrace-proof-1:"
       SIZE = 4096
-      DIGITS = 30 # of a coefficient
+      DIGITS = 30 # per coefficient
       PRIME = 2**127 - 1
 
-      # Address of the text; nil where a String's bytes have none (JRuby, TruffleRuby).
+      # Address of the text; nil if Strings have no fixed address (JRuby, TruffleRuby).
       attr_reader :address
 
       def initialize
-        # Ruby keeps strings of up to 640 bytes in slots, which a compaction moves. The
-        # bytes of longer ones are malloc's, and stay where they are while the string lives.
+        # Ruby keeps strings of up to 640 bytes in heap slots, which compaction moves. Longer
+        # strings are allocated with malloc, and do not move while they live.
         @text = (MARK + Random.urandom((SIZE - MARK.bytesize) / 2).unpack1("H*")).freeze
         @address = [@text].pack("P").unpack1("J") if RUBY_ENGINE == "ruby"
       end
 
-      # Is this the answer of the process with this pid? It answers once.
+      # Returns whether the process with this pid gave the right answer. Works only once.
       def match?(answer, pid)
         text = @text
         @text = nil

@@ -2,14 +2,14 @@
 
 module Tracepoint
   module Agent
-    # Something that runs beside the connection, and whose pipes are passed on:
-    # waits for it, for the peer to cancel or to go, and for the time limit.
+    # Forwards the pipes of a job that runs beside the connection. Waits for the job, for
+    # the peer to cancel or disconnect, and for the time limit.
     class Pump
       SLICE = 0.1
       SHORT = 0.001
       CHUNK = 65_536
 
-      # pipes: by channel the end to read
+      # pipes: the reading end of each channel
       def initialize(wire, request, pipes, limit)
         @wire = wire
         @request = request
@@ -21,10 +21,10 @@ module Tracepoint
 
       attr_reader :bytes
 
-      # Until the block says that it is done, and what it wrote was passed on.
+      # Runs until the block reports the end and all output is forwarded.
       def run
         until yield
-          # With its pipes it ends as a rule: then it is done in a moment.
+          # Once its pipes are closed, the job usually ends within moments.
           slice = @pipes.empty? ? SHORT : SLICE
           readable, = IO.select([@wire.socket, *@pipes.keys], nil, nil, (@deadline - Agent.now).clamp(0, slice))
           (readable || []).each { |io| io == @wire.socket ? heed : pass_on(io) }

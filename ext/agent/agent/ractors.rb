@@ -2,16 +2,15 @@
 
 module Tracepoint
   module Agent
-    # Effects of Ractors on the hooks of the main one. Neither is ours: TracePoint, and
-    # ObjectSpace.trace_object_allocations, have it too.
+    # Handles two effects of Ractors on hooks of the main Ractor. Both also affect
+    # TracePoint and ObjectSpace.trace_object_allocations.
     #
-    # Ruby 3.0 to 3.2 crash where one begins while there is a hook on collections or new
-    # objects: its first objects are made before it has a frame. So there such hooks go
-    # before a Ractor is made, and are not put where there are some.
+    # Ruby 3.0 to 3.2 crash if a Ractor starts while garbage collections or new objects are
+    # hooked: its first objects are created before it has a frame. There such hooks are
+    # removed before a Ractor is created, and not installed if there are any.
     #
-    # Where one is collected (ractor_free, vm_trace.c: rb_hook_list_free), Ruby forgets
-    # which events the other ones' hooks are on. They are silent until a hook is put
-    # there or taken away.
+    # When a Ractor is collected (ractor_free; rb_hook_list_free in vm_trace.c), Ruby forgets
+    # the events of all hooks. The hooks are silent until a hook is added or removed.
     module Ractors
       FRAGILE = RUBY_VERSION >= "3.0" && RUBY_VERSION < "3.3"
       PERIOD = RUBY_VERSION >= "3.0" ? 0.05 : nil
@@ -19,9 +18,9 @@ module Tracepoint
 
       module_function
 
-      # From here on such hooks go when a Ractor is made, until `unwatch`.
+      # Removes such hooks when a Ractor is created, until `unwatch`.
       #
-      # @return whether they can be had at all
+      # @return [Boolean] whether they can be installed at all
       def watch
         return true unless FRAGILE
 
@@ -33,8 +32,8 @@ module Tracepoint
         Facts.ractors == 1
       end
 
-      # Run every PERIOD s while something is armed: hooks that Ruby had dropped work again,
-      # and the gap is reported. `beat` is a call and makes an object.
+      # Runs every PERIOD seconds while armed: silent hooks work again, and the gap is
+      # reported. `beat` is a call, and allocates an object.
       def renew
         before = Native.beats
         beat
@@ -42,7 +41,7 @@ module Tracepoint
         note_others
       end
 
-      # Hooks belong to the main Ractor; what other Ractors do is not seen.
+      # Hooks belong to the main Ractor: activity of other Ractors is not traced.
       def note_others
         Native.others if Facts.ractors > 1
       end

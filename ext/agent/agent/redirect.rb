@@ -2,22 +2,22 @@
 
 module Tracepoint
   module Agent
-    # $stdout and $stderr while something is evaluated: a pipe for that thread, the original
-    # for all others. Every other method goes to the original, so that a dup is one of the
-    # file.
+    # Replaces $stdout and $stderr during an evaluation: the evaluating thread writes to a
+    # pipe, all others to the original. Every other method is forwarded to the original, so
+    # `dup` returns a copy of the file.
     class Redirect < BasicObject
       LOCK = ::Mutex.new
       @users = {}
       @pairs = nil
 
       class << self
-        # Whatever is redirected, and when: the calling thread writes to these.
+        # Redirects the calling thread's output to these, whenever output is redirected.
         def claim(out, err)
           ::Thread.current.thread_variable_set(:rbtrace_stdout, out)
           ::Thread.current.thread_variable_set(:rbtrace_stderr, err)
         end
 
-        # A thread that is killed on the way in is no user, or is one for no longer than that.
+        # A thread that is killed on entry never becomes a user, or is removed right away.
         def around
           mine = ::Object.new
           LOCK.synchronize do
@@ -29,7 +29,7 @@ module Tracepoint
           LOCK.synchronize { remove if @users.delete(mine) && @users.empty? }
         end
 
-        # In a child, whose threads have no use for it.
+        # In a child, whose threads need no redirection.
         def forget
           remove_const(:LOCK)
           const_set(:LOCK, ::Mutex.new)
@@ -44,7 +44,7 @@ module Tracepoint
           $stdout, $stderr = @pairs.map(&:last)
         end
 
-        # The program may have set one of them meanwhile: then that stays.
+        # Keeps a value that the program has assigned in the meantime.
         def remove
           (out, our_out), (err, our_err) = @pairs
           $stdout = out if our_out.equal?($stdout)

@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # A request that cannot be done; code and details as docs/agent/protocol.md has them.
+    # A refused request; docs/agent/protocol.md lists the codes and details.
     class Refusal < StandardError
       attr_reader :code, :details
 
@@ -12,7 +12,7 @@ module Tracepoint
         @details = details
       end
 
-      # A limit of the system forbids a further thread or process.
+      # A system limit forbids another thread or process.
       def self.no_thread(error)
         new("system", error.message, errno: Errno::EAGAIN::Errno)
       end
@@ -22,14 +22,14 @@ module Tracepoint
       end
     end
 
-    # A refusal after which the connection cannot go on.
+    # A refusal that ends the connection.
     class Broken < Refusal
       def initialize(message, code = "protocol")
         super(code, message)
       end
     end
 
-    # The other end is gone.
+    # The peer has disconnected.
     class Gone < StandardError; end
   end
 end

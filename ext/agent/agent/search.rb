@@ -2,15 +2,15 @@
 
 module Tracepoint
   module Agent
-    # Finds the methods that selectors name, as the hook selects them (hook/methods.c):
-    # those that are defined in the class, and methods of classes that are called on it.
+    # Finds the methods that selectors name, by the rules of the hook (hook/methods.c):
+    # methods defined in the class, and methods of classes that are called on it.
     #
-    # No code of the program runs for it: no autoload, no const_missing, none of its own
-    # methods in place of Module's.
+    # The search runs no code of the program: no autoload, no const_missing, and no method
+    # that overrides one of Module's.
     class Search
-      # unbound: a method with instructions, which a TracePoint can have for its target
+      # unbound: a method with instructions, which can be a TracePoint's target
       Found = Struct.new(:unbound, :owner, :name, :iseq) do
-        # Made by define_method: methods may share its instructions.
+        # Returns whether define_method made it: such methods may share instructions.
         def block?
           iseq.label.start_with?("block ")
         end
@@ -33,20 +33,20 @@ module Tracepoint
       ISEQ_OF = RubyVM::InstructionSequence.method(:of)
       ANCESTORS = Module.instance_method(:ancestors)
       CONSTANTS = Module.instance_method(:constants)
-      # Ruby's own, since 3.1. ActiveSupport before 7 replaces it by a method that walks the
-      # heap, which takes minutes for all classes of an application.
+      # Ruby's own method, since 3.1. ActiveSupport before 7 replaces it with a method that
+      # searches the heap, which takes minutes for all classes of an application.
       SUBCLASSES = (Class.instance_method(:subclasses) if Class.method_defined?(:subclasses))
                    &.then { |method| method unless method.source_location }
       EACH_OBJECT = ObjectSpace.method(:each_object)
-      MOST_SLOTS = 150_000 # some 4 ms
+      MOST_SLOTS = 150_000 # about 4 ms
       MOST_NEAR = 1000
       MARKS = { "instance" => "#", "singleton" => "." }.freeze
 
-      # The selectors that match a method with instructions, and those that match another
-      # one: in C, or attr_reader's. The keys of hashes.
+      # Selectors that match a method with instructions, and selectors that match a method
+      # without (written in C, or made by attr_reader). Both are keys of hashes.
       attr_reader :matched, :without_code
 
-      # slices: limit the time between two methods
+      # slices: limits the time between two methods
       def initialize(selectors, slices)
         @selectors = selectors
         @slices = slices
@@ -54,14 +54,14 @@ module Tracepoint
         @without_code = {}.compare_by_identity
       end
 
-      # Those of selectors that name a class, each once.
+      # Yields methods of selectors with a class, each once.
       def of_classes(&block)
         @selectors.select(&:owner).each do |selector|
           modules(selector).each { |found| methods(found, [selector], &block) }
         end
       end
 
-      # Those of selectors that name a method alone, anywhere.
+      # Yields methods of selectors with only a method name, in any class.
       def of_names(&block)
         selectors = @selectors.reject(&:owner)
         return if selectors.empty?
@@ -73,19 +73,19 @@ module Tracepoint
         end
       end
 
-      # What a selector of a class may have been meant for: other methods of that class, or
-      # the same of classes beside one that is not there.
+      # Returns likely intended methods: other methods of the selector's class, or methods of
+      # the same name in classes with a similar name.
       def near
         of_classes = @selectors.select(&:owner)
         most = MOST_NEAR / [of_classes.size, 1].max
         of_classes.flat_map { |each| (lookup(each.owner) ? beside(each) : elsewhere(each)).first(most) }.uniq
-      rescue EncodingError # of names that do not go together
+      rescue EncodingError # names in incompatible encodings
         []
       end
 
       private
 
-      # `.` is often written for `#`: methods of the other kind follow.
+      # `.` is often confused with `#`, so methods of the other kind follow.
       def beside(selector)
         kinds = selector.kind ? [selector.kind, *(MARKS.keys - [selector.kind])] : [nil]
         kinds.flat_map do |kind|
@@ -107,7 +107,7 @@ module Tracepoint
         end
       end
 
-      # A look at the whole heap cannot be interrupted, so it has to be small.
+      # A walk over the whole heap cannot be interrupted, so the heap has to be small.
       def everything
         return reachable if GC.stat(:heap_available_slots) > MOST_SLOTS
 
@@ -116,7 +116,7 @@ module Tracepoint
         list
       end
 
-      # Without modules that no constant and no class leads to, and what single objects have.
+      # Misses modules without a constant or class that leads to them, and single objects.
       def reachable
         seen = {}.compare_by_identity
         waiting = [BasicObject]
@@ -137,14 +137,14 @@ module Tracepoint
         singleton ? list << singleton : list
       end
 
-      # To read a deprecated one would warn.
+      # Reading a deprecated constant would print a warning.
       def constants(found)
         return [] if SINGLETON.bind_call(found) || (Warning.respond_to?(:[]) && Warning[:deprecated])
 
         CONSTANTS.bind_call(found, false).filter_map { |name| constant(found, name) }
       end
 
-      # nil: it is none, or not loaded, or no module
+      # Returns nil if the constant is missing, not loaded yet, or not a module.
       def constant(scope, name)
         return if AUTOLOAD.bind_call(scope, name, false) || !HAS_CONSTANT.bind_call(scope, name, false)
 
@@ -168,7 +168,7 @@ module Tracepoint
         list
       end
 
-      # Return the modules in which methods that are called on it may be defined.
+      # Returns the modules that may define methods called on this one.
       def singletons(found)
         list = []
         while found
@@ -178,15 +178,15 @@ module Tracepoint
         list.select { |each| each }
       end
 
-      # The module that this constant holds, if it has that name and is loaded.
+      # Returns the module with this name, if it is loaded and its constant holds it.
       def lookup(name)
         found = name.split("::").inject(Object) { |scope, part| constant(scope, part) or break }
         found if found && NAME.bind_call(found) == name
-      rescue NameError # not such a name
+      rescue NameError # not a valid name
         nil
       end
 
-      # Aliases are known by the name of what they are aliases of.
+      # Aliases are known by the name of the original method.
       def methods(found, selectors)
         names(found).each do |name|
           @slices.pass
@@ -208,12 +208,12 @@ module Tracepoint
         end
       end
 
-      # That of the module itself: what is prepended stands before it.
+      # Returns the module's own method; prepended modules come before it.
       def own(found, name)
         method = METHOD.bind_call(found, name)
         method = ABOVE.bind_call(method) until method.nil? || OWNER.bind_call(method).equal?(found)
         method
-      rescue NameError # removed since
+      rescue NameError # removed in the meantime
         nil
       end
     end

@@ -2,14 +2,14 @@
 
 module Tracepoint
   module Agent
-    # The socket, and who is connected.
+    # The socket, and its connections.
     class Server
-      MAX_CONNECTIONS = 8 # that have proved
+      MAX_CONNECTIONS = 8 # with a proof
       MAX_GREETING = 8
       FULL = "#{MAX_CONNECTIONS} connections are open".freeze
       STOP_SECONDS = 1
       WELCOME_SECONDS = 0.02
-      # The socket's path; or why there is none.
+      # The socket's path, or the reason for its absence.
       attr_reader :path, :reason
 
       def initialize
@@ -22,7 +22,7 @@ module Tracepoint
         @group = ThreadGroup.new
         @consent = Consent.level
         @listener, @path = Place.bind
-        # Interrupts are put off in each thread that one with them put off begins.
+        # A thread inherits deferred interrupts from the thread that starts it.
         @thread = Thread.handle_interrupt(Object => :never) { start { accept } } if @listener
         @reason = "no socket could be made in #{Place.directories.join(" or ")}" unless @listener
       rescue ThreadError => e
@@ -39,19 +39,19 @@ module Tracepoint
         @connections.each { |connection| connection.wire.last_words(map, deadline) if connection.armed? }
       end
 
-      # Let code that runs as long as a client listens say what it has left.
+      # Lets code that runs until its client disconnects write its remaining output.
       def end_evaluations(deadline)
         told = @connections.select { |connection| connection.evaluation&.tell_end }
         sleep 0.005 until told.none?(&:evaluation) || Agent.now > deadline
       end
 
-      # Run the block, which takes a place, if one is free. A connection without a place can
-      # only stop the agent: a client that has ended keeps its place until its thread sees that.
+      # Runs the block, which takes a place, if one is free. A connection without a place can
+      # only stop the agent. A client that has ended keeps its place until its thread notices.
       def place
         @lock.synchronize { yield if @connections.count(&:placed) < MAX_CONNECTIONS }
       end
 
-      # Expect a proof from the process with this pid, by a text whose address it gets
+      # Expects a proof from the process with this pid, which gets the text's address
       # beforehand.
       # @return [Integer, nil] the text's address
       def expect(pid)
@@ -68,8 +68,8 @@ module Tracepoint
         proof
       end
 
-      # The calling thread serves who comes at once. It looks, and does not wait: that would
-      # give up the GVL, and it gets that back after 0.1 s for every busy thread.
+      # Serves clients that are already connecting, in the calling thread. Polls instead of
+      # waiting: waiting would release the GVL, which costs 0.1 s per busy thread.
       def welcome
         @group.add(Thread.current)
         as_own do
@@ -78,17 +78,17 @@ module Tracepoint
             serve(connection) if connection
           end
         end
-      rescue SystemCallError, IOError, ThreadError # as its group is closed
+      rescue SystemCallError, IOError, ThreadError # raised if its group is enclosed
         nil
       end
 
-      # Nobody is let in from here on.
+      # Admits no more clients.
       def shut
         @is_shut = true
         @thread.kill.join(STOP_SECONDS) unless [nil, Thread.current].include?(@thread)
       end
 
-      # Close it, as the process ends, or the agent does.
+      # Closes the server when the process or the agent ends.
       def close
         return unless @pid == Process.pid
 
@@ -101,7 +101,7 @@ module Tracepoint
         nil
       end
 
-      # In a child, which has copies of it all.
+      # Closes the copies of the sockets in a child.
       def abandon
         [@listener, *@connections.map { |connection| connection.wire.socket }].compact.each do |socket|
           socket.close
@@ -112,10 +112,10 @@ module Tracepoint
 
       private
 
-      # Threads that begin in one of the group are of it too.
+      # A thread inherits the group of the thread that starts it.
       def start
         thread = Thread.new do
-          # First, and no method of its own is called before or after: that would be traced.
+          # Comes first: calls of methods before or after it would be traced.
           Native.own(true) unless Native.reason
           mark
           yield
@@ -128,7 +128,7 @@ module Tracepoint
         thread
       end
 
-      # The thread that loads the agent serves for a moment.
+      # The thread that loads the agent acts as a server thread for a moment.
       def as_own
         Native.own(true) unless Native.reason
         mark
@@ -138,13 +138,13 @@ module Tracepoint
       end
 
       def mark
-        # Not that of the program's thread, or with which the agent was loaded.
+        # Not the priority of the thread that loaded the agent.
         Thread.current.priority = 0
-        # One that ends just now is of no group any more.
+        # A thread that is just ending no longer has a group, so mark it as well.
         Thread.current.thread_variable_set(:rbtrace_agent, true)
       end
 
-      # @return [Connection, nil] that has said something
+      # @return [Connection, nil] a connection that has sent something
       def look_out(deadline)
         socket = connection = nil
         until @is_shut || Agent.now > deadline
@@ -157,27 +157,27 @@ module Tracepoint
         connection
       end
 
-      # The thread that accepted a connection serves it, and another accepts the next: a thread that
-      # begins waits for the GVL, 0.1 s for every busy one.
+      # The thread that accepted a connection serves it, and a new thread accepts the next: a
+      # new thread waits for the GVL, 0.1 s per busy thread.
       #
-      # With interrupts put off, so that who is let in has a thread that closes it.
+      # Interrupts are deferred, so that every admitted client has a thread that closes it.
       def accept
         connection = await_connection
         serve(connection) if connection
       end
 
-      # @return [Connection, nil] nil: no client is let in any more
+      # @return [Connection, nil] nil: no more clients are admitted
       def await_connection
         interruptibly { end_oldest_greetings }
         until @is_shut
           begin
-            # Waiting releases the GVL even where a client is there already.
+            # Waiting releases the GVL even if a client is already there.
             socket = Early.accept(@listener)
             next interruptibly { IO.select([@listener]) } if socket == :wait_readable
 
             connection = admit(socket)
             return hand_over(connection) if connection
-          rescue SystemCallError, ThreadError # no more descriptors, or threads
+          rescue SystemCallError, ThreadError # out of descriptors or threads
             interruptibly { sleep 0.1 }
           end
         end
@@ -189,10 +189,10 @@ module Tracepoint
         Thread.handle_interrupt(Object => :immediate, &block)
       end
 
-      # @return [Connection, nil] nil: it was sent away
+      # @return [Connection, nil] nil: the client was rejected
       def admit(socket)
         pid, uid, = socket.getsockopt(:SOCKET, :PEERCRED).unpack("iii")
-        # Root of another user namespace has no number in ours.
+        # Our user namespace may be unable to represent root of another one.
         return socket.close unless uid.zero? || uid == Process.euid || Consent.unknown?(uid)
 
         connection = Connection.new(socket, pid, self, consent_to(pid, uid))
@@ -200,7 +200,7 @@ module Tracepoint
         connection
       end
 
-      # The oldest make room. Nobody else is let in before their threads have ended.
+      # Ends the oldest greetings to make room. Waits for their threads to end.
       def end_oldest_greetings
         while (greeting = @connections.reject(&:placed)).size > MAX_GREETING
           greeting[0...-MAX_GREETING].each(&:hang_up)

@@ -2,11 +2,11 @@
 
 module Tracepoint
   module Agent
-    # Work that must not keep the program waiting for the GVL.
+    # Limits how long work in the agent keeps the program waiting for the GVL.
     class Slices
-      SECONDS = 0.002 # a step may take as long again, and more
+      SECONDS = 0.002 # a single step may take longer
 
-      # CPU seconds of this thread that the block takes
+      # Returns the CPU seconds that this thread spends in the block.
       def self.cpu
         before = Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
         yield
@@ -17,7 +17,7 @@ module Tracepoint
         @since = Agent.now
       end
 
-      # To be called often: lets others run after each slice.
+      # Call often: after each slice, lets other threads run.
       def pass
         return if Agent.now - @since < SECONDS
 

@@ -2,8 +2,8 @@
 
 module Tracepoint
   module Agent
-    # Methods that are hooked one by one: docs/agent/arming.md, "Targets". The rest of the program
-    # runs as it would without us.
+    # Methods that are hooked one by one: docs/agent/arming.md, "Targets". The rest of the
+    # program runs unchanged.
     class Targets
       MOST = 1000
       ENABLE = TracePoint.instance_method(:enable)
@@ -11,46 +11,46 @@ module Tracepoint
       ENABLED = TracePoint.instance_method(:enabled?)
       CHILDREN = RubyVM::InstructionSequence.instance_method(:each_child)
       INNER = /\A(block|rescue|ensure) /.freeze
-      # Before 3.2 a second TracePoint on such a method takes the first one's place, and
-      # Ruby crashes when the first is switched off.
+      # Before 3.2, a second TracePoint on such a method replaces the first one, and Ruby
+      # crashes when the first is disabled.
       WITH_BLOCKS = RUBY_VERSION >= "3.2"
-      # How often methods that came or went since are looked for, in seconds.
+      # Seconds between searches for methods that were added or removed.
       PERIODS = { of_classes: 0.5, of_names: 4.0 }.freeze
       CPU_SHARE = 0.01
-      # Objects, some 2.6 ns each: Ruby looks for compiled code with each TracePoint.
+      # Objects, about 2.6 ns each: Ruby searches for compiled code with each TracePoint.
       MOST_SEARCHED = 500_000_000
       TICK = 0.1
-      # A stop ends a pause, but not one that begins in the same moment.
+      # A wakeup ends a pause, but not a pause that starts at the same moment.
       LONGEST_PAUSE = 0.5
       LONGEST_REST = 60.0
-      # For how long a method that is gone may still return from calls.
+      # Seconds in which a removed method may still return from calls.
       GRACE = 8.0
 
-      # found: the method; iseqs: its own and those within, which it covers
-      # by: the search that found it; gone_at: when that no longer did
+      # found: the method; iseqs: its own and nested ones, which it covers
+      # by: the search that found it; gone_at: when the search no longer found it
       Target = Struct.new(:number, :tracepoint, :found, :iseqs, :by, :gone_at)
 
       @number = 0
       @current = nil
 
       class << self
-        # Of no other arming's, as far as 16 bits reach.
+        # Returns a number that no earlier arming used, as far as 16 bits allow.
         def next_number
           @number = (@number % 0xffff) + 1
         end
 
-        # Those of what is armed; at most one arming is.
+        # Enables the targets of the current arming.
         def use(targets)
           @current = targets
           targets.enable
         end
 
-        # Switched off, one by one.
+        # Disables the targets, one by one.
         def stop
           leave&.stop
         end
 
-        # At the program's end, which takes them along.
+        # Drops the targets when the program exits, without disabling them.
         def leave
           targets = @current
           @current = nil
@@ -58,19 +58,19 @@ module Tracepoint
         end
       end
 
-      # near: names similar to those that no method has
+      # near: names of methods similar to unmatched selectors
       # left_out: names of selected methods that Ruby cannot hook one by one
       attr_reader :near, :left_out
 
-      # selectors: as `select` of arm has them
+      # selectors: the argument `select` of arm
       def initialize(selectors)
         @selectors = selectors.map { |each| Search::Selector.new(each["owner"], each["kind"], each["name"]&.to_sym) }
         @all = {} # by number
-        @targets = {}.compare_by_identity # by each iseq that one covers
-        @blocks = {}.compare_by_identity # by class, and there by instructions and name
-        @ending = [] # switched off as soon as that can be
+        @targets = {}.compare_by_identity # by each iseq that a target covers
+        @blocks = {}.compare_by_identity # by class, then by instructions and name
+        @ending = [] # to be disabled as soon as possible
         @is_over = false
-        @matched = {}.compare_by_identity # selectors, as Search has them
+        @matched = {}.compare_by_identity # selectors, as in Search
         @without_code = {}.compare_by_identity
       end
 
@@ -106,8 +106,8 @@ module Tracepoint
         refuse("define_method made #{@left_out.first}, and Ruby #{RUBY_VERSION} takes one TracePoint on such a method")
       end
 
-      # @return [Integer] how many there are
-      # @raise [ThreadError] if nobody can look for those that come later
+      # @return [Integer] number of targets
+      # @raise [ThreadError] if no thread can be started to search for later methods
       def enable
         @found.each { |by, list| take_in(list, by, @slices) }
         @near = Search.new(@selectors.values_at(*unmatched), @slices).near
@@ -116,7 +116,7 @@ module Tracepoint
         @all.size
       end
 
-      # Nothing is told any more, Native.stop has seen to that.
+      # Disables all targets. Native.stop has already ended the events.
       def stop
         @is_over = true
         slices = Slices.new
@@ -133,7 +133,7 @@ module Tracepoint
         raise Refusal.new("targets", why)
       end
 
-      # ------------------------------------------------------- what comes, and goes
+      # ---------------------------------------------------- added and removed methods
 
       def watch
         @due = PERIODS.transform_values { |period| Agent.now + period }
@@ -146,7 +146,7 @@ module Tracepoint
         end_those_gone
       end
 
-      # Until the next search; nobody tells when a call returns that keeps its method hooked.
+      # Returns the time until the next search. A method that awaits a return is polled.
       def seconds_left
         return rest if @is_over
         return TICK if @ending.any? || @all.each_value.any?(&:gone_at)
@@ -154,7 +154,7 @@ module Tracepoint
         (@due.values.min - Agent.now).clamp(0, LONGEST_PAUSE)
       end
 
-      # What is left evaluates: perhaps in a fiber that is never resumed.
+      # The remaining targets are evaluating, perhaps in a fiber that never resumes.
       def rest
         @rest = @rest ? [2 * @rest, LONGEST_REST].min : TICK
       end
@@ -189,7 +189,7 @@ module Tracepoint
         found.any? { |each| each.block? && each.owner.equal?(target.found.owner) && block_key(each) == key }
       end
 
-      # Once their last open calls have returned; not while one evaluates.
+      # Removes methods after their last open calls have returned, unless one is evaluating.
       def end_those_gone
         now = Agent.now
         @all.values.each do |target|
@@ -201,7 +201,7 @@ module Tracepoint
         @ending.reject! { |target| off?(target) }
       end
 
-      # ---------------------------------------------------------------- on and off
+      # ------------------------------------------------------ enabling and disabling
 
       def search(by, slices)
         search = Search.new(@selectors, slices)
@@ -236,14 +236,14 @@ module Tracepoint
         return if here.key?(key)
         return Native.left_out unless WITH_BLOCKS && @all.size < MOST
 
-        # What is written within is of both that share the block, and may have one target.
+        # Nested methods belong to both methods that share the block, but have one target.
         methods = within(found.iseq).reject { |iseq| INNER.match?(iseq.label) }
         return Native.left_out if methods.any? { |iseq| @targets[iseq]&.found&.block? }
 
         here[key] = cover(found, methods, by)
       end
 
-      # A method within another is covered by that one's.
+      # A method within another is covered by the outer one's target.
       def take_in_method(found, by)
         return if @targets.key?(found.iseq)
         return Native.left_out if @all.size >= MOST
@@ -271,12 +271,12 @@ module Tracepoint
         @all[number] = Target.new(number, Native.target(number), found, iseqs, by)
       end
 
-      # What Ruby refuses is a C function to it.
+      # Ruby rejects methods that are C functions.
       def on?(target)
         return false if @is_over
 
         ENABLE.bind_call(target.tracepoint, target: target.found.unbound)
-        end_target(target) if @is_over # since
+        end_target(target) if @is_over # ended in the meantime
         true
       rescue ArgumentError
         false
@@ -293,9 +293,10 @@ module Tracepoint
         @ending << target unless off?(target)
       end
 
-      # Up to Ruby 3.1 the program crashes if this is done while its hook runs, and that lets
-      # others run if it evaluates expressions. To switch off what Ruby refused to switch on
-      # would have Ruby count one target less than there are, and silence the last one.
+      # Disables a target unless it is running. Up to Ruby 3.1, disabling a TracePoint while
+      # its hook runs crashes the program, and a hook that evaluates expressions lets other
+      # threads run. A TracePoint that Ruby refused to enable must not be disabled: Ruby would
+      # count one target too few, and silence the last one.
       def off?(target)
         return false if Native.target_inside(target.number).positive?
 

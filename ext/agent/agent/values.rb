@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # Values as bytes: docs/agent/protocol.md, "Values".
+    # Encodes and decodes values: docs/agent/protocol.md, "Values".
     module Values
       DEPTH = 16
 
@@ -47,7 +47,7 @@ module Tracepoint
         end
       end
 
-      # Valid UTF-8, whatever it was.
+      # Returns valid UTF-8 for any string.
       def text(string)
         string = string.encode(Encoding::UTF_8, invalid: :replace, undef: :replace, replace: "\uFFFD") unless
           [Encoding::UTF_8, Encoding::BINARY, Encoding::US_ASCII].include?(string.encoding)
@@ -65,12 +65,12 @@ module Tracepoint
         reader = Reader.new(bytes)
         value = reader.value(0)
         raise Broken, "not a map" unless value.is_a?(Hash)
-        raise Broken, "bytes behind the map" unless reader.done?
+        raise Broken, "trailing bytes after the map" unless reader.done?
 
         value
       end
 
-      # Reads what may be anything.
+      # Reads untrusted bytes.
       class Reader
         def initialize(bytes)
           @bytes = bytes
@@ -94,7 +94,7 @@ module Tracepoint
           when "b" then take(length)
           when "a" then Array.new(number) { value(depth + 1) }
           when "m" then map(depth)
-          else raise Broken, "no such tag"
+          else raise Broken, "unknown tag"
           end
         end
 
@@ -104,7 +104,7 @@ module Tracepoint
           pairs = {}
           number.times do
             key = text
-            raise Broken, "a key twice" if pairs.key?(key)
+            raise Broken, "duplicate key" if pairs.key?(key)
 
             pairs[key] = value(depth + 1)
           end
@@ -122,16 +122,16 @@ module Tracepoint
           take(4).unpack1("V")
         end
 
-        # A number of things that take a byte each at least.
+        # Reads the number of items, which take at least one byte each.
         def number
           count = length
-          raise Broken, "more than there is" if count > @bytes.bytesize - @at
+          raise Broken, "length exceeds the data" if count > @bytes.bytesize - @at
 
           count
         end
 
         def take(size)
-          raise Broken, "cut short" if size > @bytes.bytesize - @at
+          raise Broken, "truncated value" if size > @bytes.bytesize - @at
 
           @at += size
           @bytes.byteslice(@at - size, size)

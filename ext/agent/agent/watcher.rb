@@ -2,12 +2,12 @@
 
 module Tracepoint
   module Agent
-    # A thread that looks after what the agent has left in the program. It may outlast the
-    # agent, so it is not in the agent's group.
+    # A thread that maintains what the agent has installed in the program. It may outlive
+    # the agent, so it is not in the agent's group.
     class Watcher
-      # Gives the block this.
+      # Starts the thread, which yields this watcher.
       #
-      # @raise [ThreadError] if there can be no thread
+      # @raise [ThreadError] if no thread can be started
       def initialize
         @thread = Thread.new do
           Native.own(true)
@@ -21,15 +21,15 @@ module Tracepoint
         leave_group
       end
 
-      # Kernel's own: the program may have another. To be called in the block.
+      # Sleeps. Call in the block. Uses Kernel.sleep: the program may define another sleep.
       def pause(seconds)
         Kernel.sleep(seconds)
       end
 
-      # Ends a pause. No Mutex is needed for it, so signals' handlers can do this.
+      # Ends a pause. Needs no Mutex, so signal handlers may call it.
       def wake
         @thread.wakeup
-      rescue ThreadError # it has ended, or is the parent's
+      rescue ThreadError # the thread has ended, or belongs to the parent
         nil
       end
 
@@ -37,7 +37,7 @@ module Tracepoint
 
       def leave_group
         ThreadGroup::Default.add(@thread)
-      rescue ThreadError # the program has closed that group
+      rescue ThreadError # the program has enclosed that group
         nil
       end
     end

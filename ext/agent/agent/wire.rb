@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Agent
-    # Frames on a socket, one connection's: docs/agent/protocol.md, "Frames".
+    # Frames on the socket of one connection: docs/agent/protocol.md, "Frames".
     class Wire
       REQUEST = 1
       DATA = 2
@@ -22,11 +22,12 @@ module Tracepoint
       def initialize(socket)
         @socket = socket
         @lock = Mutex.new
-        # The rest of a frame that had begun when its time was over: it precedes any other.
+        # The rest of a frame whose time limit passed while writing: it precedes any other.
         @rest = "".b
       end
 
-      # The next frame, all of it by the deadline; without one its beginning may take any time.
+      # Returns the next frame, which must be complete by the deadline. Without a deadline,
+      # its beginning may take any time.
       # @raise [Gone, Broken]
       def read(deadline = nil)
         first = read_some(HEAD, deadline)
@@ -44,7 +45,7 @@ module Tracepoint
         @lock.synchronize { frames(type, request, body).each { |frame| write(frame) } }
       end
 
-      # A reply that brings open files.
+      # Sends a reply with open files.
       def reply_with(request, map, files)
         frame = head(REPLY, 0, request, Values.encode(map))
         Early.complete
@@ -57,16 +58,16 @@ module Tracepoint
         raise Gone
       end
 
-      # @return [Boolean] false: not all of it was written by the deadline
+      # @return [Boolean] false if the deadline passed before everything was written
       def data(request, channel, bytes, deadline)
         @lock.synchronize { chunks(channel, request, bytes).all? { |frame| write_until(frame, deadline) } }
       rescue SystemCallError, IOError
         raise Gone
       end
 
-      # An event, unless that would take longer than the deadline. The process
-      # ends, and the thread that writes otherwise may be stuck: no frame is
-      # begun that cannot be whole.
+      # Sends an event, unless that would take longer than the deadline. The process is
+      # ending, and the thread that usually writes may be stuck, so this starts no frame
+      # that it cannot complete.
       def last_words(map, deadline)
         sleep 0.005 until (locked = @lock.try_lock) || Agent.now > deadline
         return unless locked
@@ -79,13 +80,13 @@ module Tracepoint
       private
 
       def check(length, type, flags, zero)
-        raise Broken, "no such frame" unless [REQUEST, DATA, CANCEL].include?(type) && zero.zero?
+        raise Broken, "unknown frame type" unless [REQUEST, DATA, CANCEL].include?(type) && zero.zero?
         raise Broken, "frame too long" if length > MAX_PAYLOAD
-        raise Broken, "no such flags" if flags > (type == REQUEST ? 1 : 0)
-        raise Broken, "a payload where none is" if length.positive? && (type == CANCEL || flags == 1)
+        raise Broken, "invalid flags" if flags > (type == REQUEST ? 1 : 0)
+        raise Broken, "unexpected payload" if length.positive? && (type == CANCEL || flags == 1)
       end
 
-      # Those that are ready by the deadline, if there is one.
+      # Returns the sockets that are ready before the deadline, if any.
       def await(read, write, deadline)
         left = deadline && (deadline - Agent.now)
         IO.select(read, write, nil, left) unless left&.negative?
@@ -103,7 +104,7 @@ module Tracepoint
           raise Gone if bytes.nil?
           return bytes unless bytes == :wait_readable
 
-          raise Broken, "too slow" unless await([@socket], [], deadline)
+          raise Broken, "frame not complete in time" unless await([@socket], [], deadline)
         end
       rescue SystemCallError, IOError
         raise Gone
@@ -113,14 +114,14 @@ module Tracepoint
         [payload.bytesize, type, flags, 0, request].pack("VCCvV") << payload
       end
 
-      # Return one frame; or, if the body is too long, pieces of it and a frame that ends them.
+      # Returns one frame; or, if the body is too long, pieces of it and a final frame.
       def frames(type, request, body)
         return [head(type, 0, request, body)] if body.bytesize <= MAX_PAYLOAD
 
         chunks(0, request, body) + [head(type, 1, request, "")]
       end
 
-      # Each is made when it is its turn.
+      # Creates each piece when it is needed.
       def chunks(channel, request, bytes)
         return [head(DATA, channel, request, bytes)].lazy if bytes.bytesize.between?(1, MAX_PAYLOAD)
 
@@ -136,14 +137,14 @@ module Tracepoint
       def send_whole(frame)
         bytes = @rest << frame
         @rest = "".b
-        # A write that could block waits for the GVL afterwards, 0.1 s for each busy thread.
+        # A write that could block waits for the GVL afterwards, 0.1 s per busy thread.
         written = @socket.write_nonblock(bytes, exception: false)
         written = 0 if written == :wait_writable
         @socket.write(bytes.byteslice(written..-1)) if written < bytes.bytesize
       end
 
-      # The rest that is not written by then precedes the next frame. Strings are cleared, as a
-      # dump's would else be garbage of the program's, tens of megabytes, until it collects.
+      # Data that are not written by the deadline precede the next frame. Strings are cleared:
+      # those of a dump would otherwise leave tens of megabytes of garbage in the program.
       def write_until(frame, deadline)
         @rest << frame
         frame.clear

@@ -1,4 +1,4 @@
-/* What the agent's Ruby asks of the hook. */
+/* Functions that answer the agent's Ruby code. */
 #include "clock.h"
 
 VALUE native_best_clock(VALUE self) {
@@ -10,7 +10,7 @@ VALUE native_clock(VALUE self, VALUE clock) {
   (void)self;
   uint32_t kind = (uint32_t)rb_num2ull(clock);
   uint64_t best = UINT64_MAX, now = 0, ns = 0;
-  for (int i = 0; i < 5; i++) { /* the pair that was least interrupted */
+  for (int i = 0; i < 5; i++) { /* keep the pair with the least interruption */
     uint64_t before = ticks_of(kind), at = monotonic_ns(), after = ticks_of(kind);
     if (after - before < best) {
       best = after - before;
@@ -23,7 +23,7 @@ VALUE native_clock(VALUE self, VALUE clock) {
   return rb_ary_push(pair, rb_ull2inum(ns));
 }
 
-/* In the order of the header. */
+/* The counters, in the order of the header. */
 VALUE native_counters(VALUE self) {
   (void)self;
   if (!state.header)
@@ -39,7 +39,7 @@ VALUE native_counters(VALUE self) {
   return answer;
 }
 
-/* method_at(i): [kind, class or false, name or false, class of definition], or false. */
+/* method_at(i): return [kind, class or false, name or false, defining class], or false. */
 VALUE native_method_at(VALUE self, VALUE index) {
   (void)self;
   uint64_t i = rb_num2ull(index);
@@ -54,7 +54,7 @@ VALUE native_method_at(VALUE self, VALUE index) {
   return rb_ary_push(answer, known->definer);
 }
 
-/* refinement(module): what it refines and where, each nil if it does not. */
+/* refinement(module): return the refined class and the refining module, or nils. */
 VALUE native_refinement(VALUE self, VALUE module) {
   (void)self;
   VALUE answer = rb_ary_new();
@@ -64,7 +64,7 @@ VALUE native_refinement(VALUE self, VALUE module) {
   return rb_ary_push(answer, rb_attr_get(module, rb_intern("__defined_at__")));
 }
 
-/* attached(class): what a singleton class is of, or false. */
+/* attached(class): return the object of a singleton class, or false. */
 VALUE native_attached(VALUE self, VALUE klass) {
   (void)self;
   if (!is_object(klass) || !is_singleton(klass))
@@ -72,7 +72,7 @@ VALUE native_attached(VALUE self, VALUE klass) {
   return attached_to(klass);
 }
 
-/* singleton(module): its singleton class, or false if it has none. */
+/* singleton(module): return its singleton class, or false if it has none. */
 VALUE native_singleton(VALUE self, VALUE module) {
   (void)self;
   if (!is_object(module))
@@ -86,7 +86,7 @@ VALUE native_id_of(VALUE self, VALUE symbol) {
   return rb_ull2inum(rb_to_id(symbol));
 }
 
-/* own(yes): whether the calling thread is the agent's. */
+/* own(yes): set whether the calling thread belongs to the agent. */
 VALUE native_own(VALUE self, VALUE yes) {
   (void)self;
   VALUE thread = rb_thread_current();

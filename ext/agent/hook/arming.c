@@ -1,4 +1,4 @@
-/* Hooks and memory, from being armed until nothing is left. */
+/* Hooks and memory, from arming to release. */
 #include <errno.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -14,7 +14,7 @@ void mark_classes(void *unused) {
   for (uint32_t i = 1; i < state.methods_used; i++) {
     const struct known *known = &state.known[i];
     if (known->owner != last && is_object(known->owner))
-      rb_gc_mark(known->owner); /* which also keeps it where it is */
+      rb_gc_mark(known->owner); /* which also pins it */
     if (known->definer != known->owner)
       rb_gc_mark(known->definer);
     last = known->owner;
@@ -78,7 +78,7 @@ static int lay_out(struct header *header) {
 enum {
   FD_CLOEXEC_SEALABLE = 0x1 | 0x2,
   FD_NOEXEC = 0x8,
-  ADD_SEALS = 1033, /* fcntl's, which <fcntl.h> hides behind macros of libc's */
+  ADD_SEALS = 1033, /* of fcntl; <fcntl.h> defines it only with the C library's macros */
   SEAL_SEAL = 0x1,
   SEAL_SHRINK = 0x2,
   SEAL_GROW = 0x4,
@@ -87,7 +87,7 @@ enum {
 
 static int memory_file(const char *name, uint64_t size) {
   struct rlimit limit;
-  /* Beyond it ftruncate is answered with a signal that kills. */
+  /* Beyond this limit, ftruncate raises SIGXFSZ, which kills the process. */
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < size) {
     errno = EFBIG;
     return -1;
@@ -104,7 +104,7 @@ static int memory_file(const char *name, uint64_t size) {
   return fd;
 }
 
-/* Neither a child nor a core file is to have it. */
+/* Neither children nor core files include this memory. */
 static char *map_shared(int fd, uint64_t size) {
   char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (memory == MAP_FAILED)
@@ -119,7 +119,7 @@ static char *map_shared(int fd, uint64_t size) {
 
 static int seal(int fd, int seals) { return (int)syscall(SYS_fcntl, fd, ADD_SEALS, seals); }
 
-/* in_child: the shared memory is not there, something else may be. */
+/* in_child: the shared memory is not mapped; other memory may be at its address. */
 static void release(int in_child) {
   for (uint32_t i = 0; state.streams && i < state.streams_used; i++)
     munmap(state.streams[i].calls, calls_size() + active_size());
@@ -226,7 +226,7 @@ static void add_hooks(void) {
     hook_fibers();
 }
 
-/* The selectors, as agent/arming.rb packed them: each within the string? */
+/* Check that each selector, as packed by agent/arming.rb, lies within the string. */
 static int check_selectors(const char *at, size_t size, uint32_t count) {
   if (count > MAX_SELECTORS)
     return EINVAL;
@@ -278,14 +278,14 @@ static int prepare(const char *packed, size_t size) {
   return 0;
 }
 
-/* arm(packed): [data, control, size, size of control, sealed], or an errno. */
+/* arm(packed): return [data, control, size, size of control, sealed], or an errno. */
 VALUE native_arm(VALUE self, VALUE packed) {
   (void)self;
   if (!alive)
     return rb_ull2inum(ENOTSUP);
   if (alive->armed)
     return rb_ull2inum(EBUSY);
-  size_t size = rb_num2ull(rb_str_length(packed)); /* it is binary */
+  size_t size = rb_num2ull(rb_str_length(packed)); /* the string is binary */
   const char *bytes = rb_string_value_ptr(&packed);
   int error = prepare(bytes, size);
   int fds[] = {state.data_fd, state.control_fd};
@@ -299,7 +299,7 @@ VALUE native_arm(VALUE self, VALUE packed) {
         close(fds[i]);
     return rb_ull2inum((unsigned)error);
   }
-  int sealed = seal(fds[0], SEAL_FUTURE_WRITE) == 0; /* Linux 5.1 */
+  int sealed = seal(fds[0], SEAL_FUTURE_WRITE) == 0; /* since Linux 5.1 */
   seal(fds[0], SEAL_SEAL);
   uint64_t sizes[] = {state.data_size, state.control_size};
   alive->armed = 1;
@@ -314,13 +314,13 @@ VALUE native_arm(VALUE self, VALUE packed) {
   return rb_ary_push(answer, rb_ull2inum((unsigned)sealed));
 }
 
-/* What was dropped at the very end stands in no record. */
+/* No record reports events that were dropped at the very end. */
 static void finish_streams(void) {
   for (uint32_t i = 0; i < state.streams_used; i++)
     STORE(state.streams[i].shared->dropped, state.streams[i].dropped);
 }
 
-/* stop: take the hooks out; what they wrote can still be asked for. */
+/* stop: remove the hooks. Their results can still be read. */
 VALUE native_stop(VALUE self) {
   (void)self;
   if (!state.header)
@@ -332,7 +332,7 @@ VALUE native_stop(VALUE self) {
   return rb_ull2inum(1);
 }
 
-/* inner(yes): may collections and new objects be hooked? At once, and from now on. */
+/* inner(yes): set whether garbage collections and new objects may be hooked, now and later. */
 VALUE native_inner(VALUE self, VALUE yes) {
   (void)self;
   no_inner = yes == FALSE_VALUE;
@@ -348,7 +348,7 @@ static void hook_nothing(VALUE data, const struct trace_arg *arg) {
   (void)arg;
 }
 
-/* others: there are other Ractors than the main one. */
+/* others: note that there are Ractors besides the main one. */
 VALUE native_others(VALUE self) {
   (void)self;
   if (state.header)
@@ -361,10 +361,10 @@ VALUE native_beats(VALUE self) {
   return rb_ull2inum(state.beats);
 }
 
-/* renew(beats): should there be more of them by now? agent/ractors.rb */
+/* renew(beats): reinstall hooks, and note whether they were silent (agent/ractors.rb). */
 VALUE native_renew(VALUE self, VALUE before) {
   (void)self;
-  if (!state.header || !state.hook) /* taken out already */
+  if (!state.header || !state.hook) /* already removed */
     return FALSE_VALUE;
   tell_other_ractors();
   int is_heard = state.beats != rb_num2ull(before);
@@ -378,7 +378,7 @@ VALUE native_renew(VALUE self, VALUE before) {
   return before;
 }
 
-/* release: forget it all. */
+/* release: free everything that arming allocated. */
 VALUE native_release(VALUE self) {
   (void)self;
   if (!state.header)
@@ -389,11 +389,11 @@ VALUE native_release(VALUE self) {
   return rb_ull2inum(1);
 }
 
-/* In a child: alive->armed was wiped, and there is no shared memory. */
+/* In a child: alive->armed was wiped, and the shared memory is not mapped. */
 static void forget(void) {
-  know_main_ractor(); /* another one may be it here */
+  know_main_ractor(); /* the main Ractor may be another one here */
   forget_evaluations();
-  /* None of them came along; those that begin here say so. */
+  /* The parent's threads do not exist here; new ones register themselves. */
   for (int i = 0; i < MAX_OWN_THREADS; i++)
     own_threads[i] = 0;
   if (!state.header)
@@ -402,7 +402,7 @@ static void forget(void) {
   release(1);
 }
 
-/* The guard of every native entry: a child of any fork forgets what its parent armed. */
+/* Guard every native entry: after any fork, the child forgets what its parent armed. */
 void check_fork(void) {
   if (!alive || alive->is_known)
     return;
@@ -411,14 +411,14 @@ void check_fork(void) {
   forget();
 }
 
-/* forget: Ruby was told of the fork. */
+/* forget: note that Ruby knows about the fork. */
 VALUE native_forget(VALUE self) {
   (void)self;
   is_forked = 0;
   return FALSE_VALUE;
 }
 
-/* forked: is this a child of a fork that Ruby was not told of? */
+/* forked: return whether this is the child of a fork that Ruby does not know about. */
 VALUE native_forked(VALUE self) {
   (void)self;
   return is_forked ? rb_ull2inum(1) : FALSE_VALUE;

@@ -1,4 +1,4 @@
-/* Calls and returns: the frames that are open, and what each mode does. */
+/* Calls and returns: the open frames, and the work of each mode. */
 #include "clock.h"
 #include "methods.h"
 #include "rings.h"
@@ -6,14 +6,14 @@
 #include "tables.h"
 
 /*
- * What orders frames. A C call is announced before its frame is there, and its
- * return after it is gone, so it is put just below its caller.
+ * Return a key that orders frames. Ruby reports a C call before its frame exists, and the
+ * return after removing the frame. Its key is therefore just below its caller's.
  */
 ALWAYS_INLINE uint64_t key_of_frame(const struct trace_arg *arg, int is_c) {
   return (uint64_t)arg->cfp - (uint64_t)is_c;
 }
 
-/* What a call without an entry calls is left out with it: the gap is one, and here. */
+/* A call without an ENTRY is left out with all its callees, so there is one gap, here. */
 ALWAYS_INLINE void put_entry(struct stream *s, struct call *call, uint8_t kind,
                              const struct values *values) {
   if (unlikely(s->depth && call[-1].left_out)) {
@@ -28,7 +28,7 @@ ALWAYS_INLINE void put_entry(struct stream *s, struct call *call, uint8_t kind,
   s->owed -= call->left_out;
 }
 
-/* It has room: has_free_room counted it, and counts it no more. */
+/* has_free_room has reserved the room, and no longer counts it. */
 ALWAYS_INLINE void put_return(struct stream *s, const struct call *call, uint64_t now) {
   if (unlikely(call->left_out))
     drop(s, 1);
@@ -90,8 +90,8 @@ ALWAYS_INLINE void abandon_above(struct stream *s, const struct trace_arg *arg, 
 }
 
 /*
- * Was this event of a frame told by another target, too? What stands at that depth is the
- * call that is open there, or that has just returned.
+ * Return whether another target has already reported this event of the frame. The slot at
+ * this depth holds the call that is open there or has just returned.
  */
 NEVER_INLINE int is_duplicate(const struct stream *s, uint32_t depth,
                               const struct trace_arg *arg, uint16_t target) {
@@ -105,8 +105,8 @@ NEVER_INLINE int is_duplicate(const struct stream *s, uint32_t depth,
 }
 
 /*
- * Evaluating runs Ruby: other threads and fibers, the collector, and us again, to
- * disarm and to arm. So it comes first, and all is looked up after it.
+ * Evaluating runs Ruby code: other threads and fibers, the garbage collector, and even this
+ * code, to disarm and arm. Evaluate first, and look everything up afterwards.
  */
 NEVER_INLINE void enter_evaluating(const struct trace_arg *arg, const struct key *method,
                                    int mode, int is_c, uint16_t target) {
@@ -145,9 +145,9 @@ ALWAYS_INLINE void enter(struct stream *s, const struct trace_arg *arg, int mode
 }
 
 /*
- * A fast call was taken back, but a call around it may yet be slow: put the collections
- * that its records tell of again, as that call's. They take no more room than before, so
- * each record is read before it is overwritten.
+ * A fast call's records were taken back, but an enclosing call may still be slow. Append the
+ * garbage collections among the records again, as the enclosing call's. They need no more
+ * room than before, so each record is read before it is overwritten.
  */
 NEVER_INLINE void keep_collections(struct stream *s, uint64_t at, uint64_t end) {
   for (; at < end; at++) {
@@ -157,7 +157,7 @@ NEVER_INLINE void keep_collections(struct stream *s, uint64_t at, uint64_t end) 
   }
 }
 
-/* A call has returned, and stands at s->depth: keep it, or take it all back. */
+/* The call at s->depth has returned: keep its records, or take them all back. */
 NEVER_INLINE void settle(struct stream *s, struct call *call, uint64_t now, uint64_t duration) {
   int whole = state.config.flags & FLAG_WHOLE;
   uint64_t cpu = 0;
@@ -177,9 +177,9 @@ NEVER_INLINE void settle(struct stream *s, struct call *call, uint64_t now, uint
     return;
   }
   put_return(s, call, now);
-  if ((state.config.flags & FLAG_CPU) && !s->behind) /* it follows its return, or is none */
+  if ((state.config.flags & FLAG_CPU) && !s->behind) /* CPU must directly follow RETURN */
     put(s, cpu, call->method, s->depth, RECORD_CPU, 0);
-  /* Calls around a slow one are slow; a whole tree is if its root is. */
+  /* Calls around a slow call are slow; a whole tree is slow if its root is. */
   if (whole) {
     const struct call *root = s->depth ? &s->calls[0] : call;
     if (root->at >= s->published)
@@ -222,11 +222,11 @@ ALWAYS_INLINE void leave(struct stream *s, int mode) {
 enum { FRAMES_NEAR = 128 }; /* a control frame is 56 or 64 bytes */
 
 /*
- * Which of the open calls returns here: its place in calls plus 1, or 0.
+ * Return the index plus 1 of the open call that returns here, or 0.
  *
- * A method made of a block may report its return when its frame is gone, up to
- * Ruby 3.0, and a C method that is unwound while its frame is still there. Such
- * events name their method, so one frame beside will do if it is the same.
+ * Up to Ruby 3.0, a method made of a block may report its return after its frame was removed.
+ * A C method that is unwound may report it while its frame still exists. Such events name
+ * their method, so a nearby frame is accepted if its method is the same.
  */
 static uint32_t find_call(const struct stream *s, uint64_t key, const struct key *method) {
   for (uint32_t i = s->depth; i > 0; i--) {
@@ -254,7 +254,7 @@ NEVER_INLINE void leave_other(struct stream *s, const struct trace_arg *arg, int
                               uint16_t target) {
   uint64_t key = key_of_frame(arg, is_c);
   if (!arg->klass && s->depth && s->calls[s->depth - 1].key > key)
-    return; /* within what was recorded, and itself not */
+    return; /* inside a recorded call, but not recorded itself */
   const struct key *method = NULL;
   if (arg->klass) {
     method = method_of(arg, is_c ? KIND_C : KIND_RUBY);
@@ -291,7 +291,7 @@ NEVER_INLINE void raised(struct stream *s, const struct trace_arg *arg, int mode
     site_raise(owner, arg->data, s->ec);
 }
 
-/* Of C functions and exceptions, which cost more anyway: out of the way of methods. */
+/* C functions and exceptions cost more anyway: keep them off the path of methods. */
 NEVER_INLINE void other_event(struct stream *s, const struct trace_arg *arg, int mode,
                               uint16_t target) {
   switch (arg->event) {
@@ -328,7 +328,7 @@ ALWAYS_INLINE void on_event(const struct trace_arg *arg, int mode, uint16_t targ
   }
 }
 
-/* data: the target's number; of the global hook the same each time */
+/* data: the number of the target; constant for the global hook */
 static void hook_empty(VALUE data, const struct trace_arg *arg) {
   (void)data;
   (void)arg;

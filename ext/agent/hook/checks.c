@@ -1,4 +1,4 @@
-/* Whether Ruby is as the hook takes it to be: the first events say so, or end it. */
+/* Checks the first events against Ruby's own functions, and disarms the hook if they differ. */
 #include "frames.h"
 
 void remove_hooks(void) {
@@ -9,7 +9,7 @@ void remove_hooks(void) {
   state.hook = state.inner = NULL;
 }
 
-/* It is not: nothing more is read. */
+/* Disarm after a mismatch, and read nothing more. */
 NEVER_INLINE void disarm_for(enum mismatch mismatch) {
   state.header->mismatch = mismatch;
   state.header->conditions |= CONDITION_MISMATCH;
@@ -17,13 +17,13 @@ NEVER_INLINE void disarm_for(enum mismatch mismatch) {
   RELEASE(state.header->state, STATE_DISARMED);
 }
 
-/* rb_execution_context_t begins with vm_stack and its size in words in every version. */
+/* In every version, rb_execution_context_t begins with vm_stack and its size in words. */
 static int is_in_stack(const char *cfp, const char *ec) {
   const uintptr_t *stack = (const uintptr_t *)ec;
   return (uintptr_t)cfp - stack[0] < stack[1] * sizeof(VALUE);
 }
 
-/* Are event, self and control frame what Ruby's own functions say? */
+/* Return whether event, self, and control frame equal the results of Ruby's functions. */
 int is_checked(const struct trace_arg *arg) {
   struct trace_arg *theirs = (struct trace_arg *)arg;
   state.to_check--;
@@ -36,7 +36,7 @@ int is_checked(const struct trace_arg *arg) {
   return state.hook != NULL;
 }
 
-/* The method of a frame as we read it, and as Ruby does: 0 also if they differ. */
+/* Read a frame's method, and compare it with Ruby's answer; return 0 also if they differ. */
 int verified_method(const struct trace_arg *arg, VALUE *owner, ID *id) {
   VALUE owner_of_theirs = 0;
   ID id_of_theirs = 0;

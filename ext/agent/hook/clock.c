@@ -1,4 +1,4 @@
-/* Which clock to trust, and the time of a processor. */
+/* Selects the clock, and reads the CPU time of threads. */
 #include <fcntl.h>
 #include <string.h>
 #include <time.h>
@@ -16,8 +16,8 @@ uint64_t thread_cpu_ns(void) {
 }
 
 #if defined(__x86_64__)
-/* The name of the kernel's clock source, "" where it is not to be had. To read a file in
-   Ruby gives up the GVL, and so costs 0.1 s for every busy thread. */
+/* Read the name of the kernel's clock source, "" if unavailable. Reading the file in Ruby
+   would release the GVL, which costs 0.1 s per busy thread. */
 static void clock_source(char *name, size_t size) {
   int fd = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
   ssize_t length = fd < 0 ? 0 : read(fd, name, size - 1);
@@ -41,8 +41,8 @@ static int ticks_on(void) {
 }
 #endif
 
-/* The counter is trusted where the processor says that it ticks on, and the kernel (or
-   the hypervisor, through its page) uses it. */
+/* The counter is used if the processor reports it as invariant, and if the kernel (or the
+   hypervisor, through its page) uses it. */
 enum clock best_clock(void) {
 #if defined(__x86_64__)
   char name[64];

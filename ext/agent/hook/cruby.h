@@ -1,4 +1,4 @@
-/* What of CRuby the hook uses, as it has been since 2.7. */
+/* The parts of CRuby that the hook uses. They have not changed since 2.7. */
 #ifndef TRACEPOINT_HOOK_CRUBY_H
 #define TRACEPOINT_HOOK_CRUBY_H
 
@@ -7,21 +7,21 @@
 typedef unsigned long VALUE;
 typedef unsigned long ID;
 
-/* rb_trace_arg_t, the same from 2.0 to 4.1; what follows data is not read. */
+/* rb_trace_arg_t, the same from 2.0 to 4.1. The fields after data are not read. */
 struct trace_arg {
   uint32_t event;
   const char *ec;
   const char *cfp;
   VALUE self;
-  ID id; /* of some events; of others it and klass are 0 */
+  ID id; /* set for some events; for others, id and klass are 0 */
   ID called_id;
   VALUE klass;
   VALUE data;
 };
 
 /*
- * The beginning of rb_data_type_t, the same in all versions. Its end moved in 4.1: zeros are
- * right there, for no parent and no flags.
+ * The beginning of rb_data_type_t, the same in all versions. Its end moved in 4.1. Zeros are
+ * valid in every version: no parent, no flags.
  */
 struct data_type {
   const char *name;
@@ -51,7 +51,7 @@ extern VALUE rb_class_real(VALUE klass);
 extern VALUE rb_obj_class(VALUE object);
 extern VALUE rb_mod_name(VALUE module);
 extern VALUE rb_attr_get(VALUE object, ID name);
-extern VALUE rb_class_attached_object(VALUE klass) __attribute__((weak)); /* 3.2 */
+extern VALUE rb_class_attached_object(VALUE klass) __attribute__((weak)); /* since 3.2 */
 extern ID rb_intern(const char *name);
 extern ID rb_to_id(VALUE name);
 extern VALUE rb_id2sym(ID id);
@@ -79,8 +79,8 @@ extern void rb_jump_tag(int state) __attribute__((noreturn));
 extern VALUE rb_errinfo(void);
 extern void rb_set_errinfo(VALUE error);
 extern void rb_thread_schedule(void);
-extern VALUE rb_cRactor __attribute__((weak)); /* 3.0 */
-/* Of rb_ractor_local_key_t; 3.0 */
+extern VALUE rb_cRactor __attribute__((weak)); /* since 3.0 */
+/* The type is rb_ractor_local_key_t; since 3.0. */
 extern void *rb_ractor_local_storage_ptr_newkey(const void *type) __attribute__((weak));
 extern void *rb_ractor_local_storage_ptr(void *key) __attribute__((weak));
 extern void rb_ractor_local_storage_ptr_set(void *key, void *value) __attribute__((weak));
@@ -106,14 +106,14 @@ enum {
   TYPE_ICLASS = 0x1c,
 };
 
-#define FALSE_VALUE ((VALUE)0) /* of every Ruby; nil is not */
+#define FALSE_VALUE ((VALUE)0) /* in every Ruby; nil varies */
 
 struct basic {
   VALUE flags;
   VALUE klass;
 };
 
-/* Immediates are below or odd; nil, true, false and undef are below 64. */
+/* Immediates are below 64 (nil, true, false, undef) or have one of the lowest 3 bits set. */
 static inline int is_object(VALUE value) { return value >= 64 && (value & 7) == 0; }
 
 static inline unsigned type_of(VALUE object) {

@@ -1,4 +1,4 @@
-/* Values of expressions at a call, worked out in the program's thread. */
+/* Values of expressions at a call, evaluated in the program's thread. */
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -6,38 +6,38 @@
 #include "clock.h"
 #include "rings.h"
 
-/* What a TEXT record says, docs/agent/memory.md, "Values of expressions". */
+/* Contents of TEXT records: docs/agent/memory.md, "Values of expressions". */
 enum { VALUES_HEAD = 3 };
 
 enum { VALUES_FOLLOW, VALUES_LATE, VALUES_TOO_MANY, VALUES_NO_STACK, VALUES_NO_MEMORY };
 
 /*
- * An evaluation that is under way. It may outlive what was armed, and its fiber may
- * never go on, so that it stands here and not on that fiber's stack, and only as long as
- * its thread is in that fiber. All of it is read and changed with the GVL.
+ * A running evaluation. It may outlive its arming, and its fiber may never resume, so it is
+ * not on that fiber's stack. It exists only while its thread runs that fiber. The GVL
+ * protects it.
  */
 struct evaluation {
   uint64_t serial; /* 0: free */
   VALUE thread;
   const char *ec;
   uint64_t deadline_ns, limit_ns;
-  uint64_t cpu_ns; /* its thread's, when it began or was last told to stop */
+  uint64_t cpu_ns; /* its thread's CPU time at its start or at the last stop request */
   uint32_t tid;
   uint32_t program;
   uint64_t arming;
-  uint32_t stops; /* how often it was told to stop */
+  uint32_t stops; /* number of stop requests */
   uint8_t telling;
-  uint8_t over; /* not to be told any more */
+  uint8_t over; /* send no more stop requests */
 };
 
 enum { MAX_EVALUATIONS = 256, MAX_STOPS = 100 };
 static struct evaluation evaluations[MAX_EVALUATIONS];
-static int evaluations_used; /* those behind were never taken */
+static int evaluations_used; /* slots from here on have never been used */
 static uint64_t serials;
-static VALUE expressions; /* the module, which evaluates */
+static VALUE expressions; /* the module that evaluates */
 static VALUE stop_class, raise_method, asleep_method;
 static ID of_name, flush_name, bind_call_name;
-static int is_hooked; /* that a thread goes to another fiber */
+static int is_hooked; /* on switches between fibers */
 
 void know_expressions(void) {
   VALUE *kept[] = {&expressions, &stop_class, &raise_method, &asleep_method};
@@ -56,7 +56,7 @@ void mark_evaluations(void) {
       rb_gc_mark(evaluations[i].thread);
 }
 
-/* What evaluate() and its parts share. */
+/* Data shared by evaluate() and its parts. */
 struct evaluating {
   const struct trace_arg *arg;
   struct values *values;
@@ -71,7 +71,7 @@ static VALUE evaluate_body(VALUE data) {
   struct trace_arg *arg = (struct trace_arg *)e->arg;
   unsigned wants = state.programs[e->program].wants;
   VALUE arguments[] = {rb_ull2inum(e->program - 1), nil_value, arg->self, nil_value, nil_value};
-  /* A method written in C has no frame yet: it would be its caller's. */
+  /* A method written in C has no frame yet: the binding would be its caller's. */
   if ((wants & WANTS_BINDING) && !e->is_c)
     arguments[1] = rb_tracearg_binding(arg);
   if (wants & WANTS_PLACE) {
@@ -81,7 +81,7 @@ static VALUE evaluate_body(VALUE data) {
   VALUE found = rb_funcallv(expressions, of_name, 5, arguments);
   if (!is_object(found) || type_of(found) != TYPE_STRING)
     return nil_value;
-  size_t size = rb_num2ull(rb_str_length(found)); /* it is binary */
+  size_t size = rb_num2ull(rb_str_length(found)); /* the string is binary */
   const char *bytes = rb_string_value_ptr(&found);
   if (size > MAX_VALUES)
     return nil_value;
@@ -102,7 +102,7 @@ static VALUE schedule_body(VALUE unused) {
   return unused;
 }
 
-/* What throw and break leave as Ruby's error is no exception. */
+/* throw and break leave an imemo as Ruby's error, not an exception. */
 static int is_exception(VALUE error) {
   return is_object(error) && type_of(error) != TYPE_IMEMO;
 }
@@ -112,8 +112,8 @@ static int is_stop(VALUE error) {
 }
 
 /*
- * What the agent's own methods lacked, or 0. Those of the program that an expression
- * calls leave theirs as text.
+ * Return the resource that the agent's own methods lacked, or 0. Methods of the program
+ * that an expression calls report theirs as the value.
  */
 static uint8_t lacking(VALUE error) {
   if (!is_exception(error))
@@ -123,14 +123,14 @@ static uint8_t lacking(VALUE error) {
   return rb_obj_is_kind_of(error, rb_eNoMemError) != FALSE_VALUE ? VALUES_NO_MEMORY : 0;
 }
 
-/* Is its thread being told to stop just now? */
+/* Return whether its thread is receiving a stop request now. */
 static int is_telling(const struct evaluation *evaluation, uint64_t serial) {
   return evaluation->serial == serial && evaluation->telling;
 }
 
 /*
- * Have our exceptions that are on their way to this thread raised here, where they do
- * nothing. What else comes meanwhile is the program's: how it left, or 0.
+ * Raise our pending exceptions for this thread here, where they have no effect. Anything
+ * else that arrives belongs to the program: return its state for rb_jump_tag, or 0.
  */
 static int flush_stops(const struct evaluation *evaluation, uint64_t serial) {
   int left = 0;
@@ -146,7 +146,7 @@ static int flush_stops(const struct evaluation *evaluation, uint64_t serial) {
     left = how;
     error = rb_errinfo();
     if (!is_exception(error))
-      return left; /* a kill, or a throw: to be left as it is */
+      return left; /* a kill or a throw: do not change it */
   }
   rb_set_errinfo(error);
   return left;
@@ -162,7 +162,7 @@ static void count_late(const struct evaluation *evaluation, int has_returned) {
     program->late = 0;
 }
 
-/* Its thread is no longer in it: how what came meanwhile left, or 0. */
+/* End an evaluation that its thread has left; return a pending jump's state, or 0. */
 static int end_evaluation(struct evaluation *evaluation, int has_returned) {
   uint64_t serial = evaluation->serial;
   evaluation->over = 1;
@@ -175,8 +175,8 @@ static int end_evaluation(struct evaluation *evaluation, int has_returned) {
 }
 
 /*
- * The exception that ends an evaluation is for its fiber. When its thread is in another
- * one, what is on its way is taken back, and no more is sent; should that fiber go on,
+ * The exception that ends an evaluation is for its fiber. When the thread switches to another
+ * fiber, pending exceptions are taken back and no more are sent. If the first fiber resumes,
  * its evaluation has no limit any more.
  */
 static int leave_other_fibers(const char *ec) {
@@ -193,10 +193,10 @@ static int leave_other_fibers(const char *ec) {
 static VALUE evaluate_end(VALUE data) {
   const struct evaluating *e = (const struct evaluating *)data;
   int left = 0;
-  /* It has another one if this fiber was left, and in a child that a fork has made. */
+  /* The serial differs if this fiber was left, and in a child after a fork. */
   if (e->evaluation->serial == e->serial)
     left = end_evaluation(e->evaluation, 1);
-  if (!left) /* Ruby does not tell of fibers that come back into a hook */
+  if (!left) /* Ruby reports no switch to fibers that return into a hook */
     left = leave_other_fibers(e->arg->ec);
   if (left)
     rb_jump_tag(left);
@@ -236,9 +236,9 @@ static void values_are(struct values *values, uint32_t program, uint8_t what) {
 }
 
 /*
- * The values of a program's expressions, or why there are none. Nothing of the
- * expressions leaves, but what other threads and signals send to this thread: how
- * (for rb_jump_tag), or 0.
+ * Evaluate a program's expressions: store their values, or why they are missing. Nothing
+ * escapes from the expressions except what other threads and signals send to this thread.
+ * Return its state for rb_jump_tag, or 0.
  */
 int evaluate(const struct trace_arg *arg, uint32_t program, int is_c,
                           struct values *values) {
@@ -285,7 +285,7 @@ static void unhook_fibers(void) {
   is_hooked = 0;
 }
 
-/* In a child of a fork, where none of them came along. */
+/* In a child after a fork, none of the evaluations exists. */
 void forget_evaluations(void) {
   unhook_fibers();
   for (int i = 0; i < MAX_EVALUATIONS; i++)
@@ -301,18 +301,18 @@ static VALUE asleep_body(VALUE thread) {
   return rb_funcallv(asleep_method, bind_call_name, 1, &thread);
 }
 
-/* The processor time of a thread of ours; of one that is gone no limit has it. */
+/* Return the CPU time of a thread of this process, or the maximum if it has ended. */
 static uint64_t cpu_of_thread(uint32_t tid) {
   struct timespec now;
-  clockid_t clock = (clockid_t)(~tid << 3 | 6); /* as pthread_getcpuclockid has it */
+  clockid_t clock = (clockid_t)(~tid << 3 | 6); /* as in pthread_getcpuclockid */
   if (clock_gettime(clock, &now))
     return UINT64_MAX;
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 /*
- * Has it run or slept for so long? One that waits for a processor or for Ruby's lock
- * is not slow itself.
+ * Return whether the evaluation has run or slept for longer than its limit. Waiting for a
+ * processor or for the GVL does not count.
  */
 static int is_late(const struct evaluation *evaluation, uint64_t now, int *left) {
   if (now < evaluation->deadline_ns)
@@ -325,7 +325,7 @@ static int is_late(const struct evaluation *evaluation, uint64_t now, int *left)
   return !*left && evaluation->serial == serial && asleep != FALSE_VALUE;
 }
 
-/* Whether there is anything left to watch for. */
+/* Return whether evaluations are running or may start. */
 static int is_watching(void) {
   if (alive->armed && state.evaluating)
     return 1;
@@ -336,7 +336,7 @@ static int is_watching(void) {
 }
 
 /*
- * watch: end the evaluations that take too long, and those of what is disarmed. True
+ * watch: end evaluations that exceed their limit or belong to an earlier arming. Return true
  * if it has to be called again.
  */
 VALUE native_watch(VALUE self) {
@@ -350,7 +350,7 @@ VALUE native_watch(VALUE self) {
     int is_over = evaluation->arming != arming || !alive->armed;
     if (!(is_over && !evaluation->stops) && !is_late(evaluation, now, &left))
       continue;
-    /* Before it is raised: it may be over before we come back. */
+    /* Update before raising: the evaluation may be over when this returns. */
     evaluation->stops++;
     evaluation->deadline_ns = now + evaluation->limit_ns;
     evaluation->cpu_ns = cpu_of_thread(evaluation->tid);
@@ -366,7 +366,7 @@ VALUE native_watch(VALUE self) {
   return FALSE_VALUE;
 }
 
-/* An entry, and behind it its values: all of them, or none. */
+/* Append an ENTRY and its values: all of the values, or none. */
 int put_with_values(struct stream *s, uint64_t time, uint32_t method,
                     uint32_t depth, uint8_t kind, const struct values *values) {
   uint32_t size = values->size;
@@ -387,7 +387,7 @@ int put_with_values(struct stream *s, uint64_t time, uint32_t method,
   return 1;
 }
 
-/* use(module, exception, Thread#raise, Thread#stop?): what evaluates, and what ends it. */
+/* use(module, exception, Thread#raise, Thread#stop?): set what evaluates and what ends it. */
 VALUE native_use(VALUE self, VALUE module, VALUE exception, VALUE raising,
                         VALUE asleep) {
   (void)self;

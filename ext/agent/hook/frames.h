@@ -1,10 +1,10 @@
-/* The method of a control frame, read as Ruby does it. */
+/* Finds the method of a control frame in the same way as Ruby. */
 #ifndef TRACEPOINT_HOOK_FRAMES_H
 #define TRACEPOINT_HOOK_FRAMES_H
 
 #include "hook.h"
 
-/* The method entry in an ep[-2], or behind its svar; as check_method_entry. */
+/* The method entry in an ep[-2] or its svar, as in check_method_entry. */
 ALWAYS_INLINE const char *method_entry_in(VALUE word, int may_be_svar) {
   if (!is_object(word))
     return NULL;
@@ -19,7 +19,7 @@ ALWAYS_INLINE const char *method_entry_in(VALUE word, int may_be_svar) {
   return NULL;
 }
 
-/* ep[-2] is me, cref or svar; ep[-1] of a block is the ep around it. */
+/* ep[-2] is a method entry, cref, or svar. In a block, ep[-1] is the enclosing ep. */
 ALWAYS_INLINE int method_of_frame(const char *cfp, VALUE *owner, ID *id) {
   const VALUE *ep = *(const VALUE *const *)(cfp + state.config.cfp_ep);
   const char *me = NULL;

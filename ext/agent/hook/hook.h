@@ -1,9 +1,9 @@
 /*
- * What the parts of the hook know of one another.
+ * The interface between the parts of the hook.
  *
- * Each is a .c file, and all of them make one shared object. The .h files beside this
- * one are what each event goes through, and are inlined there (calls.c). What is named
- * here is hidden: nobody else sees it, and it is reached without a table.
+ * Each part is a .c file; together they make one shared object. The other .h files hold
+ * the code that every event runs, which is inlined into calls.c. The names below have
+ * hidden visibility: they are not exported, and calls do not go through the PLT.
  */
 #ifndef TRACEPOINT_HOOK_HOOK_H
 #define TRACEPOINT_HOOK_HOOK_H
@@ -15,7 +15,7 @@
 #include "shared.h"
 #include "state.h"
 
-#define COLD __attribute__((cold)) /* laid out away from what calls it */
+#define COLD __attribute__((cold)) /* placed away from its callers */
 
 #pragma GCC visibility push(hidden)
 
@@ -54,7 +54,7 @@ int make_histograms(const struct header *header);
 void drop_histograms(void);
 
 /* methods.c */
-enum { FIRST = 256 }; /* of an arming: so many events and methods are compared */
+enum { FIRST = 256 }; /* number of events, and of methods, that each arming checks */
 
 VALUE attached_to(VALUE klass);
 int is_singleton(VALUE owner);
@@ -78,11 +78,11 @@ int evaluate(const struct trace_arg *arg, uint32_t program, int is_c, struct val
 int put_with_values(struct stream *s, uint64_t time, uint32_t method, uint32_t depth,
                     uint8_t kind, const struct values *values);
 
-/* calls.c: by enum mode */
+/* calls.c: indexed by enum mode */
 extern const hook_function hooks[];
 
 /* objects.c */
-extern int no_inner; /* why they are not to be hooked: agent/ractors.rb */
+extern int no_inner; /* true if inner events must not be hooked: agent/ractors.rb */
 
 void know_main_ractor(void);
 int is_main_ractor(void);

@@ -1,4 +1,4 @@
-/* What is called, by number: class, id, and whether it is selected. */
+/* Methods by number: class, ID, and whether they are selected. */
 #include "memory.h"
 #include "methods.h"
 
@@ -12,7 +12,7 @@ int is_singleton(VALUE owner) {
   return type_of(owner) == TYPE_CLASS && rb_class_real(owner) != owner;
 }
 
-/* Ends there, or goes on with a character of `more`. */
+/* Return whether a module's name is `name`, or continues after it with the character `more`. */
 static int name_begins(VALUE module, const char *name, size_t length, const char *more) {
   VALUE text = rb_mod_name(module);
   if (!is_object(text) || type_of(text) != TYPE_STRING)
@@ -48,7 +48,7 @@ static int selects(const struct selector *selector, VALUE owner, ID id) {
   return has_name(owner, selector->owner, selector->owner_length);
 }
 
-/* What of the agent runs in the program's own threads, around a fork say. */
+/* Return whether the agent defines it. Such methods run in the program's threads at a fork. */
 static int is_own_method(VALUE owner) {
   static const char name[] = "Tracepoint::Agent";
   if (!is_object(owner))
@@ -64,7 +64,7 @@ size_t selector_size(const struct selector *selector) {
   return sizeof(*selector) + (((size_t)selector->owner_length + 7) & ~(size_t)7);
 }
 
-/* program: of the first selector that has expressions, of those that select it */
+/* program: set to the program of the first matching selector with expressions, or 0 */
 static int is_selected(VALUE owner, uint64_t id, uint32_t kind, uint32_t *program) {
   *program = 0;
   if (kind > KIND_C)
@@ -99,7 +99,7 @@ static int is_of_class(VALUE owner) {
          (type_of(attached) == TYPE_CLASS || type_of(attached) == TYPE_MODULE);
 }
 
-/* As is_selected, by the class it is called on or the one it is defined in. */
+/* Like is_selected, by the class it is called on or the class that defines it. */
 static int is_selected_of(VALUE owner, VALUE definer, uint64_t id, uint32_t kind,
                           uint32_t *program) {
   uint32_t other = 0;
@@ -112,12 +112,12 @@ static int is_selected_of(VALUE owner, VALUE definer, uint64_t id, uint32_t kind
   return selected;
 }
 
-/* Its first call says that there are other Ractors, however short they live. */
+/* The first call of Ractor.new reveals other Ractors, however short-lived. */
 static int is_ractor_new(VALUE owner, uint64_t id) {
   return id == new_name && &rb_cRactor && owner == ((const struct basic *)rb_cRactor)->klass;
 }
 
-/* As few slots as do: what is sparse is in no cache. */
+/* Start with few slots: a sparse table does not fit the caches. */
 enum { FIRST_KEYS_BITS = 8 };
 
 int make_keys(void) {
@@ -139,7 +139,7 @@ static uint64_t free_key(VALUE owner, uint64_t id_and_kind) {
   return i;
 }
 
-/* Who holds a key of the older table can go on doing so: it stays, and stays right. */
+/* Holders of a key of the older table may keep using it: it stays, and stays valid. */
 static void grow_keys(void) {
   const struct key *before = state.keys;
   uint64_t size = 1ull << (64 - state.keys_shift);
@@ -150,7 +150,7 @@ static void grow_keys(void) {
       state.keys[free_key(key->owner, key->id_and_kind)] = *key;
 }
 
-/* Its selection may run the collector, whose hook comes here: then look again. */
+/* Selection may run the garbage collector, whose hook may get here: search again afterwards. */
 const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
                                        VALUE definer) {
   uint32_t program;
@@ -160,7 +160,7 @@ const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
   if (kind == KIND_RUBY && is_ractor_new(owner, id))
     state.header->conditions |= CONDITION_OTHER_RACTORS;
   if (kind != key_kind && !of_class)
-    return key_of(definer, id, kind); /* a class of nobody's */
+    return key_of(definer, id, kind); /* not a singleton class of a class or module */
   uint64_t mask = (1ull << (64 - state.keys_shift)) - 1;
   uint64_t id_and_kind = id << 3 | key_kind;
   uint64_t i = hash_of(owner, id_and_kind);
@@ -188,7 +188,7 @@ const struct key *new_key(VALUE owner, uint64_t id, uint32_t key_kind,
   return &state.keys[i];
 }
 
-/* A method of classes or modules, of the one that it was called on. */
+/* Return the key of a method of classes or modules for its receiver. */
 const struct key *key_of_class(const struct key *key, VALUE self) {
   VALUE definer = key->owner;
   if (!is_object(self))
@@ -202,19 +202,19 @@ const struct key *key_of_class(const struct key *key, VALUE self) {
 enum { FRAMES_COMPARED = 64 };
 
 /*
- * A fiber that was dropped leaves calls open, and another one may be made in its place.
- * Has each of the outer frames still the method that was entered there?
+ * A discarded fiber leaves calls open, and a new fiber may reuse its memory. Return whether
+ * each of the outer frames still runs the method that was entered there.
  */
 int has_same_frames(const struct stream *s, const struct trace_arg *arg) {
   if (!state.has_offsets)
-    return 1; /* nobody can say */
+    return 1; /* unknown */
   for (uint32_t i = 0; i < s->depth && i < FRAMES_COMPARED; i++) {
     const struct call *call = &s->calls[i];
     const struct known *known = &state.known[call->method];
     VALUE owner = 0;
     ID id = 0;
     if (call->key <= (uint64_t)arg->cfp)
-      break; /* no frame of now; abandon_above knows */
+      break; /* not a current frame: abandon_above handles it */
     if (call->is_c || !call->method)
       continue;
     if (!method_of_frame((const char *)call->key, &owner, &id) || id != known->id_and_kind >> 3)

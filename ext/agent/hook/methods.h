@@ -1,4 +1,4 @@
-/* The method that an event is of: found, if it was seen before. */
+/* Looks up the method of an event. */
 #ifndef TRACEPOINT_HOOK_METHODS_H
 #define TRACEPOINT_HOOK_METHODS_H
 
@@ -23,7 +23,7 @@ ALWAYS_INLINE const struct key *key_of(VALUE owner, uint64_t id, uint32_t kind) 
   return key_in(owner, id, kind, owner);
 }
 
-/* The method an event is of, or NULL if it is of none. */
+/* Return the method of an event, or NULL if it has none. */
 ALWAYS_INLINE const struct key *method_of(const struct trace_arg *arg, uint32_t kind) {
   VALUE owner = arg->klass;
   ID id = arg->id;

@@ -1,4 +1,4 @@
-/* Collections, exceptions and new objects. */
+/* Garbage collections, and new objects. */
 #include "clock.h"
 #include "methods.h"
 #include "rings.h"
@@ -25,7 +25,7 @@ static void gc_event(struct stream *s, int begins) {
     return;
   }
   if (!state.gc_start)
-    return; /* armed in the middle of it */
+    return; /* armed during a collection */
   uint64_t duration = ticks_since(state.gc_start, now);
   state.gc_start = 0;
   if (state.config.mode == MODE_TABLE)
@@ -34,7 +34,7 @@ static void gc_event(struct stream *s, int begins) {
     site_gc_end(s->ec, (int64_t)ns_of(duration));
 }
 
-/* 0 for what Ruby keeps to itself; an imemo has something else in that place. */
+/* Return 0 for internal objects; the class field of an imemo holds something else. */
 static VALUE class_of_new(VALUE object) {
   if (!is_object(object) || type_of(object) >= TYPE_IMEMO)
     return 0;
@@ -52,10 +52,10 @@ static void object_event(struct stream *s, VALUE object) {
     site_object(owner, object, s->ec);
 }
 
-/* Why they are not to be hooked: agent/ractors.rb. */
+/* True if inner events must not be hooked: agent/ractors.rb. */
 int no_inner;
 
-static void *ractor_key; /* with a value in the main Ractor alone */
+static void *ractor_key; /* has a value only in the main Ractor */
 
 void know_main_ractor(void) {
   if (!ractor_key && rb_ractor_local_storage_ptr_newkey)
@@ -69,8 +69,8 @@ int is_main_ractor(void) {
 }
 
 /*
- * Ruby takes hooks on its inner events only apart from the others. From 4.0 on they are
- * called in every Ractor, beside the main one.
+ * Ruby accepts hooks on its inner events only separately from others. From 4.0 on, it calls
+ * them in every Ractor, not only in the main one.
  */
 void hook_inner(VALUE data, const struct trace_arg *arg) {
   (void)data;

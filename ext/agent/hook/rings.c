@@ -1,4 +1,4 @@
-/* What of a ring is seldom needed: losses, and whose stack it is. */
+/* The rarely used parts of a ring: losses and changes of the stack. */
 #include "rings.h"
 
 void drop(struct stream *s, uint32_t records) {
@@ -12,7 +12,7 @@ const char *thread_of(const struct stream *s) {
   return state.config.ec_thread ? *(const char *const *)(s->ec + state.config.ec_thread) : NULL;
 }
 
-/* What the next record cannot do without, in the order of a reader's needs. */
+/* Append the records that the next one depends on, in the order that a reader needs. */
 void tell(struct stream *s, uint64_t time, uint32_t depth) {
   if (s->lost)
     append(s, time, s->lost, s->untold ? 0 : depth, RECORD_LOST, 0);

@@ -1,4 +1,4 @@
-/* A stream's ring of records: one writer, and a reader who may lie. */
+/* A stream's ring of records: one writer, and one untrusted reader. */
 #ifndef TRACEPOINT_HOOK_RINGS_H
 #define TRACEPOINT_HOOK_RINGS_H
 
@@ -14,8 +14,8 @@ ALWAYS_INLINE int has_room(struct stream *s, uint64_t records) {
 }
 
 /*
- * An open call whose entry stands has room for its return, and for what tells of a loss
- * before it: so whoever reads an entry gets its return, however full the ring is.
+ * An open call whose ENTRY is in the ring has room reserved for its RETURN and for a LOST
+ * record before it. A reader of an ENTRY therefore gets its RETURN, however full the ring is.
  */
 enum { RESERVED = 2 };
 
@@ -38,12 +38,12 @@ ALWAYS_INLINE void publish(struct stream *s) {
   RELEASE(s->shared->published, s->written);
 }
 
-/* How many records have to stand before the next one. */
+/* Return the number of records that must precede the next one. */
 ALWAYS_INLINE uint64_t records_behind(const struct stream *s) {
   return (s->lost > 0) + (s->untold ? 3 : 0);
 }
 
-/* Put a record, behind what tells of the loss before it and of its stack; 0: dropped. */
+/* Append a record, after those that report its loss and its stack; return 0 if dropped. */
 ALWAYS_INLINE int put(struct stream *s, uint64_t time, uint32_t method,
                        uint32_t depth, uint8_t kind, uint8_t flags) {
   if (unlikely(s->behind) ? !catch_up(s, time, depth) : unlikely(!has_free_room(s, 1))) {

@@ -1,4 +1,4 @@
-/* The memory that the tracer maps: docs/agent/memory.md, byte by byte. */
+/* The memory that the tracer maps, as documented in docs/agent/memory.md. */
 #ifndef TRACEPOINT_HOOK_SHARED_H
 #define TRACEPOINT_HOOK_SHARED_H
 
@@ -7,7 +7,7 @@
 
 enum mode { MODE_EMPTY, MODE_RING, MODE_TABLE, MODE_SLOW, MODE_SITES };
 
-/* A table without times, for which nothing need be open; nobody is told this number. */
+/* A table without times, which needs no open calls. Internal: clients never see it. */
 enum { MODE_ENTRIES = MODE_SITES + 1 };
 
 enum flags {
@@ -22,7 +22,7 @@ enum flags {
   FLAG_SELECT = 256,
   FLAG_HISTOGRAMS = 512,
   FLAG_TARGETS = 1024, /* methods are hooked one by one: targets.c */
-  FLAG_FINE = 2048, /* histograms of 3 digits, not 2 */
+  FLAG_FINE = 2048, /* histograms have 3 digits instead of 2 */
 };
 
 enum clock { CLOCK_NS, CLOCK_TSC, CLOCK_CNTVCT };
@@ -38,12 +38,12 @@ enum condition {
   CONDITION_LEFT_OUT = 128,
 };
 
-/* What the hook read otherwise than Ruby does. */
+/* The value that the hook read differently from Ruby. */
 enum mismatch { MISMATCH_EVENT = 1, MISMATCH_SELF, MISMATCH_FRAME, MISMATCH_METHOD };
 
 enum kind { KIND_NONE, KIND_RUBY, KIND_C, KIND_GC, KIND_RAISE, KIND_OBJECT };
 
-/* Only in keys: methods of a class or module that it has from another one. */
+/* Used only in keys: methods that a class or module inherits from another one. */
 enum { KIND_INHERITED = 5, KIND_RUBY_INHERITED = KIND_RUBY + KIND_INHERITED };
 
 enum record_kind {
@@ -82,7 +82,7 @@ struct shared_stream {
   uint64_t thread;
   uint32_t tid;
   uint32_t stack;
-  uint32_t waiting; /* the counter of a duration that is yet to be counted, or 0 */
+  uint32_t waiting; /* the counter of a duration that is not counted yet, or 0 */
   uint32_t unused[3];
 };
 
@@ -92,16 +92,16 @@ struct shared_method {
   uint32_t kind;
   uint32_t selected;
   uint64_t unused[5];
-  uint64_t entries; /* a cache line of what changes */
+  uint64_t entries; /* from here on: a cache line of values that change */
   uint64_t calls;
   uint64_t total;
   uint64_t self;
   uint64_t sum;
   uint64_t max;
-  uint32_t recent[4]; /* the hook's own: blocks lately counted in, by part % 4 */
+  uint32_t recent[4]; /* private to the hook: recently used blocks, by part % 4 */
 };
 
-/* Of 8 bits each: a cache line. */
+/* Counters of 8 bits each: one cache line. */
 enum { BLOCK_COUNTERS = 64 };
 
 struct header {
@@ -127,7 +127,7 @@ struct header {
   uint32_t ring_records, record_size;
   uint64_t threshold_ns;
   uint64_t unused[3];
-  uint32_t state; /* at 192, what changes */
+  uint32_t state; /* offset 192: from here on, values that change */
   uint32_t methods;
   uint32_t blocks;
   uint32_t streams;
@@ -147,20 +147,20 @@ struct header {
 
 enum { HEADER_SIZE = 4096, STATE_ARMED = 1, STATE_DISARMED = 2, LINE = 64 };
 
-_Static_assert(sizeof(struct record) == 16, "as docs/agent/memory.md has it");
-_Static_assert(sizeof(struct shared_stream) == 64, "as docs/agent/memory.md has it");
-_Static_assert(sizeof(struct shared_method) == 128, "as docs/agent/memory.md has it");
-_Static_assert(offsetof(struct shared_method, entries) == 64, "as docs/agent/memory.md has it");
-_Static_assert(offsetof(struct header, methods_offset) == 80, "as docs/agent/memory.md has it");
-_Static_assert(offsetof(struct header, threshold_ns) == 160, "as docs/agent/memory.md has it");
-_Static_assert(offsetof(struct header, state) == 192, "as docs/agent/memory.md has it");
-_Static_assert(offsetof(struct header, duplicates) == 280, "as docs/agent/memory.md has it");
-_Static_assert(offsetof(struct header, carries) == 288, "as docs/agent/memory.md has it");
+_Static_assert(sizeof(struct record) == 16, "must match docs/agent/memory.md");
+_Static_assert(sizeof(struct shared_stream) == 64, "must match docs/agent/memory.md");
+_Static_assert(sizeof(struct shared_method) == 128, "must match docs/agent/memory.md");
+_Static_assert(offsetof(struct shared_method, entries) == 64, "must match docs/agent/memory.md");
+_Static_assert(offsetof(struct header, methods_offset) == 80, "must match docs/agent/memory.md");
+_Static_assert(offsetof(struct header, threshold_ns) == 160, "must match docs/agent/memory.md");
+_Static_assert(offsetof(struct header, state) == 192, "must match docs/agent/memory.md");
+_Static_assert(offsetof(struct header, duplicates) == 280, "must match docs/agent/memory.md");
+_Static_assert(offsetof(struct header, carries) == 288, "must match docs/agent/memory.md");
 
 #define STORE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELAXED)
 #define RELEASE(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
 
-/* One writer: an add that is a load and a store, each whole. */
+/* There is one writer, so an atomic load and an atomic store suffice. */
 #define ADD(place, amount) STORE(place, (place) + (amount))
 
 #endif

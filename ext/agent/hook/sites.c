@@ -1,4 +1,4 @@
-/* Static USDT sites, which trap only while somebody is attached. */
+/* Static USDT sites, which trap only while a tracer is attached. */
 #include "hook.h"
 
 #if defined(__x86_64__)
@@ -15,12 +15,12 @@ __asm__(".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat\n"
         ".weak _.stapsdt.base\n.hidden _.stapsdt.base\n"
         "_.stapsdt.base: .space 1\n.size _.stapsdt.base, 1\n.popsection\n");
 
-/* An operand's entry in the rbtrace note: an Integer argument with a name. */
+/* An argument's entry in the rbtrace note: an Integer with a name. */
 #define NAMED(length, name) ".byte 2 + " #length ", 0, 1\n.ascii \"" name "\"\n"
 
 /*
- * A probe of provider rbtrace: the note every tool reads, and the one that
- * names its operands (docs/probes.md), which is written first.
+ * A probe of provider rbtrace. Its rbtrace note names the arguments (docs/probes.md) and
+ * comes first. Every tool reads its stapsdt note.
  */
 #define SITE(name, count, names, places, ...)                                  \
   __asm__ volatile("990: " NOP "\n"                                            \

@@ -1,4 +1,4 @@
-/* A thread's or a fiber's calls: found, begun, ended. */
+/* Streams of threads and fibers: creation, switches, reuse. */
 #include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ void abandon(struct stream *s) {
   ADD(state.header->abandoned, 1);
 }
 
-/* At once if there is room, else before the next record that has some. */
+/* Announce the stack now if there is room, else before the next record that fits. */
 static void tell_stack(struct stream *s) {
   s->tid = (uint32_t)syscall(SYS_gettid);
   s->stack = ++state.stacks;
@@ -50,7 +50,7 @@ static void give_to(struct stream *s, const char *ec, const char *vm_stack) {
   while (s->depth)
     abandon(s);
   if (s->ring && s->written != s->published)
-    s->written = s->published; /* of a tree that nobody will finish */
+    s->written = s->published; /* drop a tree that will not be completed */
   s->ec = ec;
   s->vm_stack = vm_stack;
   s->thread = rb_thread_current();
@@ -69,7 +69,7 @@ static struct stream *new_stream(void) {
   return s;
 }
 
-/* The one that was idle longest, if possible one whose calls all returned. */
+/* Return the stream that was idle longest, preferably one without open calls. */
 static struct stream *oldest_stream(void) {
   struct stream *found = NULL;
   for (uint32_t i = 0; i < state.streams_used; i++) {
@@ -84,10 +84,10 @@ static struct stream *oldest_stream(void) {
 enum { FUTEX_CMP_REQUEUE_PRIVATE = 4 | 128, MOST_LOOKS = 32 };
 
 /*
- * Has its stack ended? Ruby then clears the place where vm_stack was; later it is
- * somebody else's, or nobody's, so that it is the kernel that compares: it takes an
- * address that is none, and asks no right that a thread could lack. One that is live has
- * the same vm_stack all the time.
+ * Return whether the stream's stack has ended. Ruby then clears the field that held vm_stack.
+ * Later the memory may be reused or unmapped, so the kernel makes the comparison: it accepts
+ * an invalid address, and the call needs no permission. The vm_stack of a live stack never
+ * changes.
  */
 static int has_ended(const struct stream *s) {
   static uint32_t unused;
@@ -100,8 +100,8 @@ static int has_ended(const struct stream *s) {
 }
 
 /*
- * One whose stack has ended and whose ring has so much room: the pages it has are paid
- * for by the program. Those that are live keep theirs, and their number.
+ * Return a stream whose stack has ended and whose ring has room for `room` records: the
+ * program has already paid for its pages. Live streams keep their rings and numbers.
  */
 static struct stream *ended_stream(uint64_t room) {
   for (uint32_t i = 0; i < MOST_LOOKS && i < state.streams_used; i++) {
@@ -119,7 +119,7 @@ struct stream *switch_stream(const struct trace_arg *arg, const char *vm_stack) 
     if (state.streams[i].ec == ec)
       s = &state.streams[i];
   if (!s) {
-    /* The agent's own, which runs again and again, takes none from the program. */
+    /* The agent's short-lived threads take no streams from the program. */
     if (state.streams_used == state.config.max_streams && is_own_thread(rb_thread_current()))
       return NULL;
     s = ended_stream((state.ring_mask + 1) / 2);

@@ -1,4 +1,4 @@
-/* A thread's or a fiber's calls: found, begun, left, ended. */
+/* Finds the stream of a thread or fiber. */
 #ifndef TRACEPOINT_HOOK_STREAMS_H
 #define TRACEPOINT_HOOK_STREAMS_H
 

@@ -1,4 +1,4 @@
-/* What a table holds, and room for its histograms. */
+/* Table mode: which entries it keeps, and memory for its histograms. */
 #include "memory.h"
 #include "tables.h"
 
@@ -18,7 +18,7 @@ static void put_slot(uint32_t key, uint32_t block) {
   state.slots[i] = (struct slot){key, block};
 }
 
-/* Twice as many slots, half of which may be taken. */
+/* Double the slots; at most half of them are used. */
 static int grow_slots(void) {
   struct slot *before = state.slots;
   size_t size = slots_size();
@@ -57,7 +57,7 @@ uint32_t new_block(uint32_t method, uint32_t part) {
   return block;
 }
 
-/* The block of the same counters' next 8 bits. */
+/* Return the block with the next 8 bits of the same counters. */
 static uint32_t next_block(uint32_t block) {
   uint32_t *next = &state.next_blocks[block];
   if (!*next && state.blocks_used < state.config.max_blocks)
@@ -77,7 +77,7 @@ static int add_above(uint32_t block, uint32_t place) {
   return 1;
 }
 
-/* A counter is full. While `carries` is odd it is not to be believed. */
+/* Carry from a full counter. While `carries` is odd, readers must not trust the counts. */
 void carry(uint32_t block, uint32_t place) {
   STORE(state.header->carries, state.header->carries + 1);
   __atomic_thread_fence(__ATOMIC_RELEASE);

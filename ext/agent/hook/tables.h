@@ -1,4 +1,4 @@
-/* Counts, times and histograms of each method, kept by the hook. */
+/* The hook's counts, times, and histograms per method. */
 #ifndef TRACEPOINT_HOOK_TABLES_H
 #define TRACEPOINT_HOOK_TABLES_H
 
@@ -8,17 +8,17 @@ ALWAYS_INLINE uint32_t bucket_of(uint64_t ns) {
   const uint64_t highest = 3600 * 1000000000ull;
   const uint32_t bits = state.bucket_bits;
   uint64_t v = ns < highest ? ns : highest;
-  uint32_t b = 64 - bits - (uint32_t)__builtin_clzll(v | ((1u << bits) - 1)); /* beyond bits */
+  uint32_t b = 64 - bits - (uint32_t)__builtin_clzll(v | ((1u << bits) - 1)); /* bits to drop */
   return (b << (bits - 1)) + (uint32_t)(v >> b);
 }
 
-/* Eight parts of a method that follow each other are in one cache line. */
+/* Eight consecutive parts of a method share a cache line. */
 ALWAYS_INLINE uint32_t slot_of(uint32_t key) {
   uint32_t line = ((key >> 3) * 0x9e3779b1u) >> state.slots_shift;
   return line << 3 | ((key + (key >> PART_BITS)) & 7);
 }
 
-/* By an odd step every slot is come to. */
+/* The step is odd, so it reaches every slot. */
 ALWAYS_INLINE uint32_t slot_after(uint32_t slot) {
   return (slot + 9) & ((8u << (32 - state.slots_shift)) - 1);
 }
@@ -35,8 +35,8 @@ ALWAYS_INLINE uint32_t block_of(uint32_t method, uint32_t part) {
 }
 
 /*
- * Most calls of a method take about as long as others did: then it is in the line that is
- * at hand. Loaded once: who has mapped it may change it after the check.
+ * Most calls of a method take about as long as others before, so their block is among the
+ * recent ones. Load it once: a process that maps the memory may change it after the check.
  */
 ALWAYS_INLINE uint32_t recent_block(uint32_t method, uint32_t part) {
   uint32_t *recent = &state.methods[method].recent[part % 4];
@@ -49,7 +49,7 @@ ALWAYS_INLINE uint32_t recent_block(uint32_t method, uint32_t part) {
   return block;
 }
 
-/* The counter of a duration, among all blocks' counters; 0: there is no room for it. */
+/* Return the index of a duration's counter among all blocks' counters; 0: no room. */
 ALWAYS_INLINE uint32_t counter_of(uint32_t method, uint64_t ns) {
   if (!state.slots)
     return 0;
@@ -70,8 +70,8 @@ ALWAYS_INLINE void count_in(uint32_t number) {
 }
 
 /*
- * The counter's line is seldom in a cache, so it is fetched now and counted in at the
- * stream's next return. Who reads the table in between adds what waits.
+ * The counter's cache line is rarely in a cache, so it is prefetched now and incremented at
+ * the stream's next return. A reader of the table adds the waiting counter in the meantime.
  */
 ALWAYS_INLINE void count_later(struct stream *s, uint32_t number) {
   __builtin_prefetch(&state.blocks[0][0] + number, 1);
@@ -81,7 +81,7 @@ ALWAYS_INLINE void count_later(struct stream *s, uint32_t number) {
   s->waiting = number;
 }
 
-/* Return the counter of its duration. */
+/* Count a return, and return the index of its duration's counter. */
 ALWAYS_INLINE uint32_t count_return(uint32_t index, uint64_t duration, uint64_t child,
                                     int outermost) {
   struct shared_method *method = &state.methods[index];

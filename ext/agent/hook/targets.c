@@ -1,18 +1,18 @@
 /*
- * Methods that are hooked one by one: a TracePoint each, which Ruby calls for that
- * method alone. agent/targets.rb switches them on and off; here is what they do.
+ * Methods that are hooked one by one, each with a TracePoint that Ruby calls for that
+ * method only. agent/targets.rb enables and disables them; this file handles their events.
  *
- * Up to Ruby 3.4 such a TracePoint is called in whichever Ractor calls the method, at the
- * same time as in others: nothing of ours may be touched there but one counter.
+ * Up to Ruby 3.4, such a TracePoint runs in any Ractor that calls the method, in parallel
+ * with others. There it may touch only one counter of the agent.
  */
 #include "hook.h"
 
-static uint64_t in_other_ractors;    /* events that were left out */
-static uint16_t inside[UINT16_MAX + 1]; /* by target: evaluations under way in its hook */
+static uint64_t in_other_ractors;    /* number of events that were left out */
+static uint16_t inside[UINT16_MAX + 1]; /* by target: running evaluations in its hook */
 
 /*
- * Ruby stops it from being freed while it is on; data is the target's number. One that
- * could not be switched off yet may meet an arming that hooks all methods, by itself.
+ * data is the target's number. Ruby does not free the TracePoint while it is enabled. A
+ * target that could not be disabled yet may overlap a later arming that hooks all methods.
  */
 static void on_target(VALUE tracepoint, void *data) {
   if (!is_main_ractor()) {
@@ -24,7 +24,7 @@ static void on_target(VALUE tracepoint, void *data) {
     hook((VALUE)data, rb_tracearg_from_tracepoint(tracepoint));
 }
 
-/* An evaluation lets other threads run, and they must not take its hook away. */
+/* An evaluation lets other threads run; they must not remove its hook. */
 void enter_target(uint16_t target) { inside[target]++; }
 void leave_target(uint16_t target) { inside[target]--; }
 
@@ -42,7 +42,7 @@ void begin_targets(void) {
   state.in_other_ractors_before = __atomic_load_n(&in_other_ractors, __ATOMIC_RELAXED);
 }
 
-/* target(number): a TracePoint for one method, not switched on yet. */
+/* target(number): return a TracePoint for one method, not enabled yet. */
 VALUE native_target(VALUE self, VALUE number) {
   (void)self;
   uintptr_t target = (uint16_t)rb_num2ull(number);
@@ -50,7 +50,7 @@ VALUE native_target(VALUE self, VALUE number) {
   return rb_tracepoint_new(0, events, on_target, (void *)target);
 }
 
-/* target_calls(number): how many calls are open that this target began. */
+/* target_calls(number): return the number of open calls that this target reported. */
 VALUE native_target_calls(VALUE self, VALUE number) {
   (void)self;
   uint16_t target = (uint16_t)rb_num2ull(number);
@@ -62,8 +62,8 @@ VALUE native_target_calls(VALUE self, VALUE number) {
 }
 
 /*
- * target_over(number): it is switched off, so nobody tells of the returns of its calls.
- * Another target's call in the same place is then no duplicate, and ends them.
+ * target_over(number): the target is disabled, so the returns of its calls are not reported.
+ * A call of another target at the same place is then not a duplicate, and ends them.
  */
 VALUE native_target_over(VALUE self, VALUE number) {
   (void)self;
@@ -75,13 +75,13 @@ VALUE native_target_over(VALUE self, VALUE number) {
   return number;
 }
 
-/* target_inside(number): how many evaluations are under way in its hook. */
+/* target_inside(number): return the number of running evaluations in its hook. */
 VALUE native_target_inside(VALUE self, VALUE number) {
   (void)self;
   return rb_ull2inum(inside[(uint16_t)rb_num2ull(number)]);
 }
 
-/* left_out: methods that came later could not be hooked one by one. */
+/* left_out: note that methods defined later could not be hooked one by one. */
 VALUE native_left_out(VALUE self) {
   (void)self;
   if (state.header)

@@ -376,7 +376,7 @@ class AgentSocketTest < Minitest::Test
     client.socket.write("x")
     assert IO.select([client.socket], nil, nil, 5), "it waits on"
     error = assert_raises(AgentClient::Refused) { client.answer }
-    assert_equal ["protocol", "too slow"], error.reply.values_at("code", "message")
+    assert_equal ["protocol", "frame not complete in time"], error.reply.values_at("code", "message")
   end
 
   # The thread that accepts a connection answers it then, but only the command to stop.
