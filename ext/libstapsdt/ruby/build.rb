@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Builds the extension for the Ruby that runs this, out of tree, into the
-# folder of its ABI in ruby/lib, where `ruby -Iruby/lib -rtracepoint` finds it.
-# Several Rubies can share a checkout. Quick when nothing has changed.
+# Builds the extension for the running Ruby, out of tree, into the folder of its ABI in
+# ruby/lib, where `ruby -Iruby/lib -rtracepoint` finds it. Several Rubies can share a
+# checkout. Returns quickly if nothing has changed.
 
 require "fileutils"
 require "rbconfig"
@@ -10,13 +10,13 @@ require "rbconfig"
 here = __dir__
 library = File.expand_path("..", here)
 config = RbConfig::CONFIG
-# As tracepoint/implementation.rb has it.
+# As in tracepoint/implementation.rb.
 abi = "#{config["ruby_version"]}#{"-static" if config["ENABLE_SHARED"] == "no"}-#{config["arch"]}"
 build = File.join(library, "build", "ruby-#{abi}")
 target = File.expand_path("../../ruby/lib/tracepoint/native/#{abi}/native.so", library)
 log = File.join(build, "build.log")
 
-# The inputs of the build; a change of flags or of the Ruby counts as well.
+# Inputs of the build. Different flags or another Ruby also cause a rebuild.
 sources = Dir[File.join(here, "*.{c,h,rb}"), File.join(library, "src", "*.{c,h}"), File.join(library, "*.h"),
               File.join(library, "../extension.rb")].sort
 stamp = [RUBY_DESCRIPTION, *ENV.values_at("TRACEPOINT_WERROR", "CC", "CFLAGS")].join("\n")
@@ -46,7 +46,7 @@ File.open(File.join(build, "lock"), File::CREAT | File::RDWR) do |lock|
 
   if File.exist?(File.join(build, "native.so"))
     FileUtils.mkdir_p(File.dirname(target))
-    # Renamed into place: a process that has the old one mapped keeps it.
+    # Rename into place: processes that have mapped the old file keep it.
     FileUtils.cp(File.join(build, "native.so"), "#{target}.new")
     File.rename("#{target}.new", target)
     puts "built #{target}"
@@ -57,6 +57,6 @@ File.open(File.join(build, "lock"), File::CREAT | File::RDWR) do |lock|
   end
   made = File.join(build, "made")
   File.write(made, "#{stamp}\n#{sources.join("\n")}")
-  # A source saved while this ran is newer than what was made of it.
+  # A source saved during the build must be newer than its result.
   File.utime(started, started, made)
 end

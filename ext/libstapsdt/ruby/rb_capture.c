@@ -1,9 +1,9 @@
 /*
- * What fires while a test captures (tracepoint/testing): every probe is watched,
- * and its operands are kept here, as a tracer would have read them at the site.
+ * Events that fire while a test captures (tracepoint/testing). Every probe is
+ * then watched, and its operands are stored here as a tracer would read them.
  *
- * An event is kept without an object of Ruby's: it may come from any Ractor, and
- * from a span's end while an exception is on its way.
+ * Storing an event creates no Ruby object: it may come from any Ractor, or from
+ * a span that ends because of an exception.
  */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"
@@ -16,18 +16,18 @@ typedef struct event {
   const tp_entry *entry;
   uint8_t role; /* sdt_probe_role */
   uint8_t count;
-  uint8_t types[SDT_MAX_OPERANDS]; /* as they are now: an open one may settle */
+  uint8_t types[SDT_MAX_OPERANDS]; /* at this time: an open type may settle */
   uint64_t operands[SDT_MAX_OPERANDS];
-  char texts[]; /* copies of the strings, to which their operands point */
+  char texts[]; /* copies of strings, to which the operands point */
 } event;
 
-/* Under the lock. */
+/* Protected by the lock. */
 static event *first;
 static event **last = &first;
 static size_t total;
-static size_t missed; /* for want of memory */
+static size_t missed; /* events lost because memory ran out */
 
-/* An open type may have settled after nil was converted as an integer. */
+/* An open type may have settled after nil was converted as an Integer. */
 static bool is_text(uint8_t type, uint64_t operand) {
   return (type == SDT_STRING || type == SDT_SYMBOL) && operand != 0 &&
          operand != (uint64_t)SDT_NIL_INTEGER;
@@ -84,10 +84,10 @@ void tp_capture(const tp_entry *entry, const uint64_t *operands, int lead,
     it = NULL;
   }
   tp_unlock();
-  free(it); /* the last capture has ended meanwhile */
+  free(it); /* the last capture has ended in the meantime */
 }
 
-/* Holding the lock. Returns what was kept. */
+/* Call with the lock held. Returns the captured events. */
 static event *stop_capturing(void) {
   event *it = first;
 
@@ -144,7 +144,7 @@ static VALUE values_of(const event *it) {
 
 /* ------------------------------------------------------------------ Registry */
 
-/* Registry.begin_capture: a mark, for captured. */
+/* Registry.begin_capture: return a mark for `captured`. */
 static VALUE registry_begin_capture(VALUE self) {
   size_t mark;
 
@@ -157,8 +157,8 @@ static VALUE registry_begin_capture(VALUE self) {
   return SIZET2NUM(mark);
 }
 
-/* Registry.captured(mark): [entry, role, operands] of each event since. What is
- * kept stays where it is until end_capture. */
+/* Registry.captured(mark): return [entry, role, operands] of each event since
+ * the mark. Events stay in place until end_capture. */
 static VALUE registry_captured(VALUE self, VALUE mark) {
   size_t index = 0, from = NUM2SIZET(mark), until;
   VALUE ary = rb_ary_new();
@@ -188,7 +188,7 @@ static VALUE registry_end_capture(VALUE self) {
   tp_lock();
   if (tp_captures > 1)
     __atomic_fetch_sub(&tp_captures, 1, __ATOMIC_RELAXED);
-  else if (tp_captures == 1) /* 0: a child, which came out of its parent's block */
+  else if (tp_captures == 1) /* 0: a forked child, outside its parent's block */
     it = stop_capturing();
   tp_unlock();
   free_events(it);

@@ -1,4 +1,4 @@
-/* A probe or a span as Ruby sees it. */
+/* The Ruby objects of probes and spans. */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"
 
@@ -23,8 +23,8 @@ static bool is_open(const tp_entry *entry) {
   return memchr(entry->types, SDT_OPEN, entry->count) != NULL;
 }
 
-/* The quick way is for the right number of arguments, if nothing is to be learned
- * from them, nor to be put into order. */
+/* The fast path needs the right number of arguments, no types to learn, and no
+ * arguments to reorder. */
 void tp_set_arity(tp_entry *entry, bool span) {
   uint8_t arity = is_open(entry) ? TP_NO_ARITY : entry->count;
 

@@ -1,4 +1,4 @@
-/* Firing an event: the fast path, and the slow one behind it. */
+/* Firing an event: the fast path and the slow path. */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"
 
@@ -74,12 +74,11 @@ static VALUE block_raised(VALUE unused, VALUE error) {
 }
 
 /*
- * A block that works out the arguments must not break the program only while
- * someone looks, so an error costs the event and nothing else; that holds for
- * NotImplementedError and LoadError, which are ScriptErrors, and for a stack
- * that is full. What leaves the block in another way was meant to: throw,
- * break, return, exit, Interrupt and Thread#kill go through. So does
- * NoMemoryError.
+ * A block that computes arguments must not break the program only because it
+ * is traced. An error therefore only drops the event, even SystemStackError
+ * and the ScriptErrors NotImplementedError and LoadError. Other ways to leave
+ * the block are intentional: throw, break, return, exit, Interrupt, and
+ * Thread#kill pass through. So does NoMemoryError.
  */
 static VALUE values_of_block(bool strict) {
   if (strict)
@@ -101,7 +100,7 @@ static VALUE fire_block(tp_entry *entry) {
     tp_count(TP_DROPPED);
     return Qfalse;
   }
-  if (entry->count == 0) { /* nothing of the block's is wanted */
+  if (entry->count == 0) { /* the probe needs no values of the block */
     count = 0;
     argv = NULL;
   } else if (RB_TYPE_P(values, T_ARRAY)) {
@@ -139,7 +138,7 @@ static VALUE fire_span(const tp_entry *entry) {
   return Qfalse;
 }
 
-/* Everything but the untraced fire with the right number of arguments. */
+/* Handles every fire except untraced ones with the right argument count. */
 TP_COLD static VALUE fire_slowly(tp_entry *entry, int argc, const VALUE *argv) {
   if (entry->end)
     return fire_span(entry);
@@ -153,8 +152,8 @@ TP_COLD static VALUE fire_slowly(tp_entry *entry, int argc, const VALUE *argv) {
 }
 
 /*
- * The untraced block form. Apart, and called last, so that the call that looks
- * for the block costs nothing to those who pass arguments.
+ * The untraced fire with a block. It is separate and tried last, so calls with
+ * arguments do not pay for the check for a block.
  */
 __attribute__((noinline)) static VALUE skip_block(tp_entry *entry) {
   if (TP_LIKELY(rb_block_given_p()) && !entry->end)
@@ -199,7 +198,7 @@ TP_COLD static VALUE fire_first(int argc, VALUE *argv, VALUE self) {
   return entry ? fire(entry, argc - 1, argv + 1) : Qfalse;
 }
 
-/* Not inlined: by a Symbol it should be quickest. */
+/* Not inlined: fires by Symbol should be fastest. */
 __attribute__((noinline)) static VALUE fire_by_text(int argc, VALUE *argv,
                                                     VALUE self) {
   tp_entry *entry;

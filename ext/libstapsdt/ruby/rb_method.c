@@ -1,16 +1,16 @@
 /*
- * What the wrapper of a method looks at: global variables whose getters are C.
+ * Global variables with C getters, which a method's wrapper reads.
  *
- * A method of ours would cost the wrapper a frame; getglobal calls the getter
- * without one, which is a third of the price, and makes the wrapper's the
- * current frame, so that its block can be read.
+ * A method call would cost the wrapper a frame. getglobal calls the getter
+ * without a frame, which takes a third of the time, and the wrapper's frame
+ * stays the current one, so the getter can read its block.
  */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"
 
 #include <stddef.h>
 
-/* data: the `self` of the span. */
+/* data: address of the span's `self` */
 static inline bool is_watched(const VALUE *data) {
   const tp_entry *span =
       (const tp_entry *)((const char *)data - offsetof(tp_entry, self));
@@ -36,8 +36,8 @@ static VALUE block(ID id, VALUE *data) {
 }
 
 /*
- * Registry.watch(span, name, or_block): $name is true while someone traces the
- * span, or, with or_block, if the method that reads it was given a block.
+ * Registry.watch(span, name, or_block): define $name, which is true while the
+ * span is traced; with or_block, also if the reading method was given a block.
  */
 static VALUE registry_watch(VALUE self, VALUE span, VALUE name,
                             VALUE or_block) {

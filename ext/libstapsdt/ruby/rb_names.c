@@ -1,8 +1,8 @@
 /*
- * Probes by name: tables that are read without a lock. They change under one lock,
- * which is never held across anything that may allocate a Ruby object: a Ractor that
- * collects garbage waits for all others, and must not wait for one that waits
- * for this lock.
+ * Probes by name, in tables that are read without a lock. One lock protects
+ * changes. It is never held while a Ruby object may be allocated: a Ractor that
+ * collects garbage waits for all others, so it must not wait for a Ractor that
+ * waits for this lock.
  */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Like tp_symbols; a slot is one pointer, so that it is published by one store. */
+/* Like tp_symbols. A slot is one pointer, so a single store publishes it. */
 typedef struct name_table {
   size_t mask;
   size_t used;
@@ -23,7 +23,7 @@ typedef struct name_table {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int utf8_index, ascii_index;
 
-/* Written under the lock, and read without it, as by those who fire. */
+/* Written with the lock held; fires read it without the lock. */
 static name_table *names;
 tp_symbols *tp_symbols_current;
 
@@ -50,7 +50,7 @@ static uint64_t name_hash(const char *text, size_t length) {
   return mix(hash, word);
 }
 
-/* Any thread, without the lock. */
+/* Callable from any thread, without the lock. */
 tp_entry *tp_names_get(const char *text, size_t length) {
   const name_table *table = __atomic_load_n(&names, __ATOMIC_ACQUIRE);
   uint64_t hash = name_hash(text, length);
@@ -74,7 +74,7 @@ static name_table *names_create(size_t size) {
   return table;
 }
 
-/* Holding the lock, as what follows. There is room: tp_names_reserve. */
+/* Call this and the following with the lock held, after tp_names_reserve. */
 static void names_set(name_table *table, tp_name_key *key) {
   size_t i = (size_t)key->hash & table->mask;
 
@@ -166,7 +166,7 @@ void tp_symbols_set(VALUE symbol, tp_entry *entry) {
 
 /* ------------------------------------------------------------------- lookup */
 
-/* Bytes of "x" are a character of their own in UTF-16, and others. */
+/* In UTF-16 and some other encodings, the bytes of "x" mean something else. */
 static bool is_ascii_compatible(VALUE name) {
   int index = RB_ENCODING_GET_INLINED(name);
 

@@ -1,4 +1,4 @@
-/* Tracepoint::Registry: probes are defined here, one at a time, and listed. */
+/* Tracepoint::Registry: defines probes one at a time, and lists them. */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"
 
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The names that an entry takes: its own, and for a span its two probes'; each
- * with the provider and, of the default provider, without. */
+/* An entry has its own name, and a span also the names of its two probes. Each
+ * has a key with the provider; with the default provider, another without. */
 #define MAX_NAMES 3
 #define MAX_KEYS (2 * MAX_NAMES)
 
@@ -18,8 +18,8 @@ static VALUE cProbe, cSpan;
 /* --------------------------------------------------------------- definition */
 
 /*
- * keywords: how many of the arguments have names; nil of what is declared.
- * results: how many of the types, the last ones, are results.
+ * keywords: number of arguments with names; nil for declared entries
+ * results: number of types, at the end, that belong to results
  */
 static VALUE entry_new(bool span, VALUE provider, VALUE name, VALUE types,
                        VALUE labels, VALUE keywords, int results) {
@@ -48,10 +48,10 @@ typedef struct definition {
   const char *provider_name;
   const char *name;
   VALUE full_name; /* Symbol: "provider:name" */
-  const char *method; /* NULL: it measures no method, or one of too long a name */
+  const char *method; /* NULL: no method, or its name is too long */
   bool of_default_provider;
   sdt_operand operands[SDT_MAX_OPERANDS];
-  tp_name_key *keys[MAX_KEYS]; /* each name's with the provider first */
+  tp_name_key *keys[MAX_KEYS]; /* per name, the one with the provider first */
   int key_count;
   /* out */
   tp_entry *existing;
@@ -86,7 +86,7 @@ static void free_keys(definition *d) {
   d->key_count = 0;
 }
 
-/* The probe's name behind the provider: 0, or a span's first (1), second (2). */
+/* Return a probe's name without provider: 0, or a span's two probes (1, 2). */
 static const char *probe_name(const definition *d, int name) {
   const tp_name_key *key = d->keys[d->of_default_provider ? 2 * name : name];
 
@@ -123,7 +123,7 @@ static int define_span(definition *d) {
   return define_probe(d, 2, SDT_SPAN_END, end, all + 2, &d->entry->end);
 }
 
-/* Holding the lock. */
+/* Call with the lock held. */
 static void define(definition *d, bool span) {
   tp_entry *entry = d->entry;
 
@@ -144,7 +144,7 @@ static void define(definition *d, bool span) {
     return;
   }
 
-  tp_add_entry(entry); /* before anybody finds it: it may be switched off */
+  tp_add_entry(entry); /* before it can be found: it may be switched off */
   for (int i = 0; i < d->key_count; i++)
     tp_names_set(d->keys[i]);
   d->key_count = 0;
@@ -157,9 +157,9 @@ static void define(definition *d, bool span) {
 
 /*
  * Registry.add(span, provider, name, operand_names, type_codes, labels,
- * keywords, results, method): the new entry, or the one that has one of its names
- * already, or nil if it would be one undeclared too many. What it is given was
- * checked in Ruby.
+ * keywords, results, method): return the new entry, or the existing entry that
+ * has one of its names, or nil if it would exceed the limit of undeclared
+ * probes. Ruby code has checked the arguments.
  */
 static VALUE registry_add(VALUE self, VALUE span, VALUE provider_name,
                           VALUE name, VALUE operand_names, VALUE types,
@@ -239,7 +239,7 @@ static VALUE registry_entries(VALUE self) {
   return ary;
 }
 
-/* Addresses of an entry's sites: for those who patch or look for themselves. */
+/* Return the addresses of an entry's sites, for reading or patching them. */
 static VALUE registry_sites(VALUE self, VALUE object) {
   tp_entry *entry = rb_check_typeddata(object, &tp_entry_type);
   VALUE ary = rb_ary_new();
@@ -279,8 +279,8 @@ void tp_init_registry(VALUE module) {
   pool = sdt_pool_create();
   if (!pool)
     rb_memerror();
-  /* After the library's own, so that the two locks are taken in the order in
-   * which a definition takes them. */
+  /* Registered after the library's handler, so that a fork takes the two locks
+   * in the same order as a definition. */
   pthread_atfork(tp_lock, tp_unlock, after_fork);
 
   cProbe = rb_const_get(module, rb_intern("Probe"));

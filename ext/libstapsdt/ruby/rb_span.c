@@ -12,9 +12,9 @@ enum { RETURNED = 0, RAISED = 1, THROWN = 2 };
 typedef struct measurement {
   tp_entry *span;
   const VALUE *argv;
-  const VALUE *results; /* NULL: nobody could set any */
-  int64_t started;      /* -1: nobody traced it then */
-  VALUE self;           /* for a block of a span with results, else Qfalse */
+  const VALUE *results; /* NULL if none can be set */
+  int64_t started;      /* -1 if it was untraced at the start */
+  VALUE self;           /* for blocks of spans with results, else Qfalse */
   bool returned;
   bool ended;
 } measurement;
@@ -45,7 +45,7 @@ TP_COLD static void begin(measurement *m, const VALUE *argv) {
     m->started = now();
 }
 
-/* Runs while an exception may be on its way: it must not raise, strict or not. */
+/* May run during an exception: must not raise, not even in strict mode. */
 TP_COLD static void end(const measurement *m, int outcome) {
   const tp_entry *span = m->span;
   int64_t duration = m->started < 0 ? -1 : now() - m->started;
@@ -70,8 +70,9 @@ static inline bool is_watched(const tp_entry *span) {
 /* ------------------------------------------------------ Tracepoint::Measurement */
 
 /*
- * A measurement may be sent to another Ractor, so all that it holds may be: a
- * String as it is now, and for what fits no type Object, which fits none either.
+ * Return a shareable copy: a measurement may be sent to another Ractor. Strings
+ * are copied in their current state. The class Object replaces other objects,
+ * because, like them, it fits no type.
  */
 static VALUE lasting_value(VALUE value) {
   if (RB_SPECIAL_CONST_P(value))
@@ -115,7 +116,7 @@ static measurement *measurement_new(tp_entry *span, const VALUE *argv) {
   for (int i = 0; i < SDT_MAX_OPERANDS; i++)
     RB_OBJ_WRITE(self, &lasting->values[i],
                  argv && i < span->count ? lasting_value(argv[i]) : Qnil);
-  rb_obj_freeze(self); /* what Ractors share: see lasting_value */
+  rb_obj_freeze(self); /* shareable between Ractors: see lasting_value */
   return m;
 }
 
@@ -212,8 +213,8 @@ static VALUE run(VALUE data) {
 static VALUE ended(VALUE data) {
   measurement *m = (measurement *)data;
 
-  /* rb_ensure shows an exception here, and nil in place of a throw's or a
-   * break's own data. */
+  /* In rb_ensure, rb_errinfo is the exception, or nil instead of the internal
+   * data of a throw or break. */
   if (TP_UNLIKELY(sdt_watched(m->span->end)))
     finish(m, m->returned            ? RETURNED
               : NIL_P(rb_errinfo()) ? THROWN
@@ -221,7 +222,7 @@ static VALUE ended(VALUE data) {
   return Qnil;
 }
 
-/* However the block ends, so does the span. */
+/* The span ends regardless of how the block ends. */
 static VALUE measure_watched(tp_entry *span, const VALUE *argv) {
   measurement here = {.span = span, .argv = argv, .started = -1};
   measurement *m = &here;
@@ -238,9 +239,9 @@ static VALUE measure_watched(tp_entry *span, const VALUE *argv) {
 }
 
 /*
- * Without rb_ensure, which costs as much as all the rest: a tracer that came
- * while the block ran learns that it returned, and nothing of one that is left
- * in another way.
+ * Avoid rb_ensure, which costs as much as everything else together. A tracer
+ * that attaches while the block runs sees that it returned, but does not see
+ * blocks that are left in another way.
  */
 static inline VALUE measure(tp_entry *span, const VALUE *argv) {
   VALUE value;
@@ -275,7 +276,7 @@ static VALUE yield_unmeasured(const tp_entry *event) {
   return rb_yield_values(0);
 }
 
-/* Everything but a span that was defined, with the right number. */
+/* Handles every measurement except defined spans with the right number. */
 TP_COLD static VALUE measure_slowly(tp_entry *span, int argc,
                                     const VALUE *argv) {
   if (!span->end)

@@ -1,7 +1,8 @@
 /*
- * All entries and providers, and what they watch: what makes a probe's calls take the
- * slow way, and what keeps it from being traced. Strict mode, captures,
- * Tracepoint.disable, providers that are switched off, probes that have no site.
+ * All entries and providers, and the address that each probe watches. It
+ * determines whether calls take the slow path, and whether a probe can be
+ * traced: strict mode, captures, Tracepoint.disable, disabled providers, and
+ * probes without a site.
  */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"
@@ -15,7 +16,7 @@ typedef struct provider {
   struct provider *next;
 } provider;
 
-/* Lists are appended to under the lock and read without it. */
+/* Appended to with the lock held, read without the lock. */
 tp_entry *tp_entries;
 static tp_entry **entries_tail = &tp_entries;
 static provider *providers;
@@ -25,7 +26,7 @@ bool tp_strict;
 bool tp_off;
 unsigned tp_captures;
 
-/* The address that the probe of a dead entry watches. */
+/* Addresses that the probes of a dead entry watch. */
 static const uint64_t idle_site = SDT_SITE_IDLE;
 static const uint64_t busy_site = ~SDT_SITE_IDLE;
 
@@ -87,7 +88,7 @@ VALUE tp_intern_provider(VALUE name) {
 
 /* ------------------------------------------------------------- one by one */
 
-/* Every call takes the slow way: in strict mode, and while a test captures. */
+/* In strict mode and while a test captures, every call takes the slow path. */
 static void set_watch(tp_entry *entry) {
   bool on = tp_strict || tp_captures > 0;
 
@@ -113,8 +114,8 @@ static void set_disabled(tp_entry *entry, bool on) {
 }
 
 /*
- * A program must not fail because it cannot be traced: the entry is there, and
- * nobody ever traces it.
+ * A program must not fail because it cannot be traced. The entry exists, but
+ * is never traced.
  */
 bool tp_make_dead(tp_entry *entry, bool span) {
   sdt_probe *probe = calloc(1, sizeof(*probe));

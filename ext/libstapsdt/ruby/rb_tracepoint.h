@@ -1,5 +1,5 @@
 /*
- * The binding: Ruby's values in, calls of libstapsdt out.
+ * The Ruby binding: converts Ruby's values, and calls libstapsdt.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -28,31 +28,31 @@
 #define TP_NO_ARITY 0xff
 
 /*
- * The data that a Tracepoint::Probe or a Tracepoint::Span wraps. Once it is in the
- * registry it lives as long as the process, so no reader ever takes a lock.
+ * Data of a Tracepoint::Probe or a Tracepoint::Span. Once in the registry, it
+ * lives as long as the process, so readers need no lock.
  */
 typedef struct tp_entry {
-  sdt_probe *probe; /* an event's, or the one a span begins with */
-  sdt_probe *end;   /* a span's second one; NULL for an event */
+  sdt_probe *probe; /* of an event, or of the beginning of a span */
+  sdt_probe *end;   /* of the end of a span; NULL for an event */
   /*
-   * The number of arguments of the calls this entry answers to, or
-   * TP_NO_ARITY: one compare on the fast path stands for "is it an event (a
-   * span)" and "is the number right".
+   * Number of arguments of the calls that this entry accepts, or TP_NO_ARITY.
+   * A single comparison on the fast path therefore checks both the kind of
+   * entry (event or span) and the number of arguments.
    */
   uint8_t fire_arity;
   uint8_t span_arity;
-  uint8_t count;   /* of the caller's arguments */
-  uint8_t results; /* of a span: values that its block may set */
-  /* sdt_type of the arguments, then of the results; SDT_OPEN ones change once */
+  uint8_t count;   /* number of the caller's arguments */
+  uint8_t results; /* of a span: number of values that its block may set */
+  /* sdt_type of the arguments, then of the results; SDT_OPEN may change once */
   uint8_t types[SDT_MAX_OPERANDS];
-  bool dead; /* the image could not be made: probe and end are ours */
-  bool undeclared;  /* made by its first fire or span, not by define */
-  uint8_t keywords; /* how many of its arguments, the last ones, have names */
+  bool dead; /* the image could not be created: probe and end are our own */
+  bool undeclared;  /* created by its first fire or span, not by define */
+  uint8_t keywords; /* number of arguments with names, at the end */
   VALUE self;
   VALUE provider; /* Tracepoint::Provider */
   VALUE name;     /* Symbol */
   VALUE labels;   /* frozen Array of Symbols: names, in the order of types */
-  VALUE untraced; /* of a span: the measurement that all untraced calls share */
+  VALUE untraced; /* of a span: the measurement shared by all untraced calls */
   struct tp_entry *next;
 } tp_entry;
 
@@ -62,24 +62,25 @@ extern const rb_data_type_t tp_entry_type;
 
 static inline tp_entry *tp_entry_of(VALUE self) {
   /*
-   * No type check: these classes have no allocator, cannot be copied or
-   * unmarshalled, and Ruby binds their methods to their instances only.
+   * No type check is needed: these classes have no allocator, their objects
+   * cannot be copied or unmarshalled, and Ruby binds their methods to their
+   * instances only.
    */
   return (tp_entry *)RTYPEDDATA_DATA(self);
 }
 
-/* Which calls go the quick way; anew whenever a type of it was learned. */
+/* Set which calls take the fast path. Call again when a type is learned. */
 void tp_set_arity(tp_entry *entry, bool span);
 NORETURN(void tp_raise_arity(const tp_entry *entry, int given));
-/* A class whose objects only this extension makes. */
+/* Define a class whose objects only this extension creates. */
 VALUE tp_define_class(VALUE module, const char *name);
-/* The one VALUE of a name, which is never freed and never moves. */
+/* Return the Symbol of a name, which is never freed or moved. */
 VALUE tp_permanent_symbol(VALUE name);
 void tp_init_entry(VALUE module);
 
 /* --------------------------------------------------------------- rb_names.c */
 
-/* "provider:name" and its NUL. */
+/* Size of "provider:name" with its NUL. */
 #define TP_KEY_SIZE (2 * SDT_MAX_NAME + 2)
 
 /* The key of an entry: "provider:name", or "name". Never freed. */
@@ -96,10 +97,10 @@ typedef struct tp_slot {
 } tp_slot;
 
 /*
- * The names as Symbols, :"provider:name", and of the default provider :name.
- * Readers take no lock: a slot's key is published after its entry, a bigger table
- * after it is filled, and a table that was outgrown is kept, as someone may still be
- * reading it.
+ * Names as Symbols: :"provider:name", and :name for the default provider.
+ * Readers take no lock. A slot's key is published after its entry, and a larger
+ * table after it is filled. An outgrown table is kept, since it may still be
+ * in use.
  */
 typedef struct tp_symbols {
   unsigned shift;
@@ -110,15 +111,15 @@ typedef struct tp_symbols {
 } tp_symbols;
 
 extern tp_symbols *tp_symbols_current;
-/* The lock of all tables and lists: held for no call of Ruby's, and over a fork. */
+/* The lock of all tables and lists: held over forks, not while calling Ruby. */
 void tp_lock(void);
 void tp_unlock(void);
-/* By "name" or "provider:name", a String or a Symbol; takes no lock. */
+/* Find by "name" or "provider:name", a String or Symbol. Takes no lock. */
 tp_entry *tp_find(VALUE name);
 tp_entry *tp_names_get(const char *text, size_t length);
-/* NULL for want of memory. */
+/* Return NULL if out of memory. */
 tp_name_key *tp_key_create(tp_entry *entry, const char *text);
-/* Holding the lock: make room, and fill it. */
+/* Call with the lock held: make room, then fill it. */
 bool tp_names_reserve(size_t keys, size_t symbols);
 void tp_names_set(tp_name_key *key);
 void tp_symbols_set(VALUE symbol, tp_entry *entry);
@@ -130,8 +131,8 @@ static inline size_t tp_symbol_hash(const tp_symbols *table, VALUE symbol) {
 }
 
 /*
- * Any VALUE may be asked for: a key is a symbol that is never freed or moved,
- * so nothing else can have its bits.
+ * Look up any VALUE. Keys are Symbols that are never freed or moved, so no
+ * other object can have the same bits.
  */
 static inline tp_entry *tp_find_symbol(VALUE symbol) {
   const tp_symbols *table =
@@ -151,7 +152,7 @@ static inline tp_entry *tp_find_symbol(VALUE symbol) {
 
 /* ------------------------------------------------------------ rb_switches.c */
 
-/* Any thread, without the lock. */
+/* Callable from any thread, without the lock. */
 #define TP_EACH(type, it, head)                                                \
   for (type *it = __atomic_load_n(&(head), __ATOMIC_ACQUIRE); it;              \
        it = __atomic_load_n(&it->next, __ATOMIC_ACQUIRE))
@@ -159,24 +160,23 @@ static inline tp_entry *tp_find_symbol(VALUE symbol) {
 extern tp_entry *tp_entries;
 extern bool tp_strict;
 /*
- * Tracepoint.disable: no probe reads as traced. A signal's handler flips it, so
- * it is a flag and nothing else: the slow path looks at it, and an untraced fire
- * does not.
+ * Tracepoint.disable: no probe counts as traced. A signal handler may set this,
+ * so it is a plain flag. The slow path reads it; untraced fires do not.
  */
 extern bool tp_off;
 
-/* Captures that run (tracepoint/testing); changes under the lock. */
+/* Number of running captures (tracepoint/testing); changed under the lock. */
 extern unsigned tp_captures;
 static inline bool tp_capturing(void) {
   return __atomic_load_n(&tp_captures, __ATOMIC_RELAXED) != 0;
 }
-/* The provider of that name, which lasts. */
+/* Return the permanent provider of that name. */
 VALUE tp_intern_provider(VALUE name);
-/* Holding the lock: have the entry in the list, and watch what it has to. */
+/* Call with the lock held: list an entry, and set the address it watches. */
 void tp_add_entry(tp_entry *entry);
-/* Set anew what all entries watch, holding the lock. */
+/* Call with the lock held: update the addresses that all entries watch. */
 void tp_watch_all(void);
-/* Give the entry a probe of its own without a site; false for want of memory. */
+/* Give an entry its own probe without a site; return false if out of memory. */
 bool tp_make_dead(tp_entry *entry, bool span);
 void tp_init_switches(VALUE module);
 
@@ -196,7 +196,7 @@ typedef enum tp_counter {
 
 void tp_count(tp_counter counter);
 
-/* Longest part of a String that is copied, where it has no NUL at its end. */
+/* Maximum length copied from a String without a NUL at its end. */
 #define TP_COPY_MAX 4096
 
 typedef enum tp_fit {
@@ -204,7 +204,7 @@ typedef enum tp_fit {
   TP_WRONG_CLASS,
   TP_OUT_OF_RANGE,
   TP_HAS_NUL,
-  TP_UNTERMINATED, /* the pointer is good only for a copy of `length` bytes */
+  TP_UNTERMINATED, /* usable only as a copy of `length` bytes */
 } tp_fit;
 
 typedef struct tp_text {
@@ -213,12 +213,12 @@ typedef struct tp_text {
 } tp_text;
 
 /*
- * Turn a value into an operand, by the rules of ruby/lib/tracepoint.rb. Makes
- * no object and calls no Ruby code.
+ * Convert a value to an operand, by the rules of ruby/lib/tracepoint.rb.
+ * Creates no object and calls no Ruby code.
  */
 tp_fit tp_convert(VALUE value, sdt_type type, bool whole, uint64_t *ret,
                   tp_text *text);
-/* Raise what strict mode raises. */
+/* Raise strict mode's error. */
 NORETURN(void tp_raise_unfit(const tp_entry *entry, int index, VALUE value,
                              tp_fit fit));
 /* In strict mode: raise unless the value fits. */
@@ -228,24 +228,24 @@ void tp_init_values(VALUE module);
 /* ---------------------------------------------------------- rb_undeclared.c */
 
 /*
- * The entry that the first use of a name makes, or NULL where it makes none.
- * argv begins with the name. Raises in strict mode only.
+ * Return the entry that the first use of a name creates, or NULL if it creates
+ * none. argv begins with the name. Raises in strict mode only.
  */
 tp_entry *tp_declare(VALUE module, VALUE kind, int argc, const VALUE *argv);
 /*
- * Put the arguments of a call into the order of the entry's operands; keywords
- * may come in any. Returns false if there are others than it has.
+ * Arrange the arguments of a call in the order of the entry's operands.
+ * Keywords may come in any order. Returns false if the arguments do not match.
  */
 bool tp_arrange(const tp_entry *entry, int argc, const VALUE *argv,
                 VALUE *ret);
-/* Learn the types that were open from the values, one for each operand. */
+/* Learn open types from the values, one per operand. */
 void tp_learn(tp_entry *entry, const VALUE *values);
-/* Replace each value of a text operand that is no text by what to_s gives. */
+/* Replace each value of a string operand that is not a String by its to_s. */
 void tp_stringify(const tp_entry *entry, VALUE *values);
-/* Undeclared probes there are, and may be; the first changes under the lock. */
+/* Number and limit of undeclared probes; the lock protects the number. */
 extern size_t tp_undeclared, tp_undeclared_limit;
 bool tp_below_limit(void);
-/* Count a fire or span that makes no event; in strict mode raise. */
+/* Count a fire or span without an event; raise in strict mode. */
 void tp_drop(const tp_entry *entry, int given);
 void tp_warn_dead(const tp_entry *entry, const char *message);
 void tp_init_undeclared(VALUE module);
@@ -253,9 +253,9 @@ void tp_init_undeclared(VALUE module);
 /* ---------------------------------------------------------------- rb_fire.c */
 
 /*
- * Convert the first `count` of the entry's arguments and results behind the
- * `lead` operands that stand in `operands` already, and call the site. Returns
- * whether it was traced.
+ * Convert the first `count` of the entry's arguments and results, store them
+ * after the `lead` operands that `operands` already contains, and call the
+ * site. Returns whether it was traced.
  */
 bool tp_fire(const tp_entry *entry, const sdt_probe *probe, const VALUE *argv,
              int count, uint64_t *operands, int lead, bool strict);
@@ -263,20 +263,20 @@ void tp_init_fire(VALUE module);
 
 /* ---------------------------------------------------------------- rb_span.c */
 
-/* The entry's shared measurement. */
+/* Return the measurement that all untraced calls of the span share. */
 VALUE tp_untraced_measurement(tp_entry *span);
 void tp_init_span(VALUE module);
 
 /* ------------------------------------------------------------- rb_capture.c */
 
-/* Keep an event, whose operands are those of tp_fire. */
+/* Store an event with the operands of tp_fire. */
 void tp_capture(const tp_entry *entry, const uint64_t *operands, int lead,
                 int count);
-/* In a child, holding the lock: its parent captures, and it does not. */
+/* Call with the lock held, in a child: only its parent captures. */
 void tp_forget_captures(void);
 void tp_init_capture(VALUE module);
 
-/* Does someone see the probe's events? For the slow path. */
+/* Return whether a tracer or capture sees the probe's events (slow path). */
 static inline bool tp_traced(const sdt_probe *probe) {
   return !__atomic_load_n(&tp_off, __ATOMIC_RELAXED) &&
          (sdt_traced(probe) || (TP_UNLIKELY(tp_capturing()) && !probe->disabled));

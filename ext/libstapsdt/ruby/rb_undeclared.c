@@ -1,6 +1,6 @@
 /*
- * Probes that nobody declared: the first fire, or span, of a name makes one of
- * its arguments. Nothing here raises but in strict mode.
+ * Undeclared probes: the first fire or span with a name creates the probe from
+ * its arguments. Nothing here raises except in strict mode.
  */
 /* SPDX-License-Identifier: MIT */
 #include "rb_tracepoint.h"
@@ -27,7 +27,7 @@ static VALUE no_warning(VALUE unused, VALUE error) {
   return Qnil;
 }
 
-/* A program may have made Warning.warn raise. */
+/* The program may have made Warning.warn raise. */
 static void warn_once(bool *warned, VALUE message) {
   if (!__atomic_exchange_n(warned, true, __ATOMIC_RELAXED))
     rb_rescue2(warn, message, no_warning, Qnil, rb_eStandardError, (VALUE)0);
@@ -70,17 +70,17 @@ static void over_limit(void) {
     warn_once(&warned, limit_message());
 }
 
-static bool refused; /* once: the warning was given */
+static bool refused; /* whether the warning was already given */
 
-/* A name or arguments that make no probe. */
+/* Drop an event whose name or arguments cannot make a probe. */
 static void refuse(VALUE message) {
   tp_count(TP_DROPPED);
   warn_once(&refused, message);
 }
 
-/* ----------------------------------------------------- what makes no probe */
+/* -------------------------------------------------------- unsuitable calls */
 
-/* The longest name that can have "__begin" behind it. */
+/* Maximum length of a name that leaves room for "__begin". */
 #define SPAN_MAX_NAME (SDT_MAX_NAME - 7)
 #define SPAN_MAX_OPERANDS (SDT_MAX_OPERANDS - 2)
 
@@ -94,7 +94,7 @@ static bool is_name(const char *text, size_t length, size_t longest) {
   return true;
 }
 
-/* "name" or "provider:name", as Names.split has it. */
+/* Check for "name" or "provider:name", like Names.split. */
 static bool is_full_name(VALUE name, size_t longest) {
   const char *text, *colon;
   size_t length;
@@ -115,8 +115,9 @@ static bool is_full_name(VALUE name, size_t longest) {
 }
 
 /*
- * Would Ruby refuse it? Only the first time it is left to, for the message. It
- * refuses more, as a name in UTF-16, but nothing here that it would take.
+ * Return whether Ruby code would certainly refuse the call. Ruby code runs only
+ * for the first refusal, to get the message. It refuses more than this, such as
+ * a name in UTF-16, but it never accepts a call that this rejects.
  */
 static bool is_refused(VALUE kind, int argc, const VALUE *argv) {
   bool span = kind != sym_event;
@@ -183,7 +184,7 @@ bool tp_arrange(const tp_entry *entry, int argc, const VALUE *argv,
   return true;
 }
 
-/* As Operands.infer has it. */
+/* The same rules as in Operands.infer. */
 static sdt_type type_of(VALUE value) {
   if (RB_INTEGER_TYPE_P(value))
     return SDT_INTEGER;
@@ -194,12 +195,12 @@ static sdt_type type_of(VALUE value) {
   return value == Qtrue || value == Qfalse ? SDT_BOOL : SDT_STRING;
 }
 
-/* Holding the lock. */
+/* Call with the lock held. */
 static void settle(tp_entry *entry, int index, sdt_type type) {
   if (entry->types[index] != SDT_OPEN)
     return;
   if (!entry->dead) {
-    /* Another process that shares the note may have been first. */
+    /* Another process that shares the note may have been faster. */
     sdt_settle(entry->probe, (size_t)index, type, &type);
     if (entry->end)
       sdt_settle(entry->end, (size_t)index + 2, type, &type);
@@ -208,7 +209,7 @@ static void settle(tp_entry *entry, int index, sdt_type type) {
   tp_set_arity(entry, entry->end != NULL);
 }
 
-/* Give an operand that is open its type, unless it got one meanwhile. */
+/* Give an open operand its type, unless it got one in the meantime. */
 static void settle_open(tp_entry *entry, int index, sdt_type type) {
   tp_lock();
   settle(entry, index, type);
@@ -236,14 +237,14 @@ void tp_stringify(const tp_entry *entry, VALUE *values) {
     if (NIL_P(values[i]) || SYMBOL_P(values[i]) ||
         RB_TYPE_P(values[i], T_STRING))
       continue;
-    /* Where to_s raises, the value stays what it is, which becomes nil. */
+    /* If to_s raises, the value stays unchanged and becomes nil. */
     values[i] = rb_rescue2(rb_obj_as_string, values[i], no_text, values[i],
                            rb_eStandardError, rb_eScriptError, rb_eSysStackError,
                            (VALUE)0);
   }
 }
 
-/* Registry.declared(entry, type_codes): what was only used is declared now. */
+/* Registry.declared(entry, type_codes): declare a probe that was only used. */
 static VALUE registry_declared(VALUE self, VALUE object, VALUE types) {
   tp_entry *entry = rb_check_typeddata(object, &tp_entry_type);
   uint8_t codes[SDT_MAX_OPERANDS];

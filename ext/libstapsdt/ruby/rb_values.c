@@ -5,9 +5,9 @@
 #include <string.h>
 
 /*
- * How far a String is searched for a NUL when strict mode does not ask for
- * all of it. No tracer reads that much, and a fire must not take longer the
- * more the program happens to hand over.
+ * Maximum length searched for a NUL in a String, except in strict mode, which
+ * searches all of it. No tracer reads that much, and the time of a fire must
+ * not depend on the size of the program's data.
  */
 #define TP_SEARCH_MAX 65536
 
@@ -22,7 +22,7 @@ static uint64_t float_bits(double number) {
 
   memcpy(&bits, &number, sizeof(bits));
   if (bits == SDT_NIL_FLOAT)
-    bits = UINT64_C(0x7ff8000000000000); /* a NaN is not nil */
+    bits = UINT64_C(0x7ff8000000000000); /* an ordinary NaN is not nil */
   return bits;
 }
 
@@ -73,7 +73,7 @@ static tp_fit to_integer(VALUE value, uint64_t *ret) {
 }
 
 static tp_fit float_from_bignum(VALUE value, uint64_t *ret) {
-  /* rb_big2dbl would warn, and so run Ruby code. */
+  /* rb_big2dbl would warn, which runs Ruby code. */
   if (rb_absint_numwords(value, 1, NULL) > 1024)
     *ret = float_bits(rb_big_cmp(value, INT2FIX(0)) == INT2FIX(-1) ? -INFINITY
                                                                    : INFINITY);
@@ -118,7 +118,7 @@ static tp_fit to_text(VALUE value, bool whole, uint64_t *ret, tp_text *text) {
   searched = whole || length < TP_SEARCH_MAX ? length : TP_SEARCH_MAX;
   nul = memchr(start, 0, searched);
   if (nul)
-    return TP_HAS_NUL; /* which cuts it off for every reader */
+    return TP_HAS_NUL; /* every reader stops there */
   if (TP_LIKELY(start[length] == 0))
     return TP_FITS;
   text->start = start;
@@ -144,7 +144,7 @@ tp_fit tp_convert(VALUE value, sdt_type type, bool whole, uint64_t *ret,
     return to_float(value, ret);
   case SDT_BOOL:
     return to_bool(value, ret);
-  case SDT_OPEN: /* until now only nil came, which has the Integer's bits */
+  case SDT_OPEN: /* only nil so far, which has the bits of an Integer's nil */
     *ret = (uint64_t)SDT_NIL_INTEGER;
     return NIL_P(value) ? TP_FITS : TP_WRONG_CLASS;
   case SDT_STRING:

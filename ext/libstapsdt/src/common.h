@@ -1,5 +1,5 @@
 /*
- * Needed by every file of the library: export marks and errors.
+ * Export macro and errors, for every file of the library.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -8,15 +8,15 @@
 
 #include "libstapsdt.h"
 
-/* A program that compiles these files into itself may define this empty. */
+/* Programs that compile these files in may define this as empty. */
 #ifndef SDT_EXPORT
 #define SDT_EXPORT __attribute__((visibility("default")))
 #endif
 
 /*
- * Fill `error` (which may be NULL) with the code, its default message, and
- * the printf-style detail behind it; `%m` in the format is errno's text.
- * Returns the code.
+ * Fill `error` (which may be NULL) with the status, its default message, and
+ * a printf-style detail. `%m` in the format stands for errno's message.
+ * Returns the status.
  */
 int sdt_fail(sdt_error *error, sdt_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -1,8 +1,8 @@
 /*
- * The interface of the original libstapsdt, over the pool.
+ * The interface of the original libstapsdt, on top of the pool.
  *
- * A provider's public part is the struct that its users read; what we need
- * beside it lies behind it in the same allocation.
+ * The public struct of a provider is followed by our private fields in the
+ * same allocation.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -15,17 +15,17 @@
 
 #include "pool.h"
 
-/* The field, not libc's macro. */
+/* Use the field, not the C library's macro. */
 #undef errno
 
-/* Names were free text in the original library; only their length is bound,
- * so that any note fits an image. */
+/* The original library accepts any bytes in names. Only the length is limited,
+ * so that every note fits an image. */
 #define MAX_COMPAT_NAME 255
 #define TEMPORARY_DIRECTORY "/tmp"
 
 struct provider {
   SDTProvider_t public;
-  sdt_pool *pool; /* NULL until it is loaded */
+  sdt_pool *pool; /* NULL until loaded */
 };
 
 static struct provider *private_of(SDTProvider_t *provider) {
@@ -107,7 +107,7 @@ static SDTError_t code_of(int status, const SDTProvider_t *provider) {
   return elfCreationError;
 }
 
-/* With the lock held, and the provider loaded. */
+/* Call with the lock held and the provider loaded. */
 static int publish(SDTProbe_t *probe) {
   SDTProvider_t *provider = probe->provider;
   struct sdt_description description;
@@ -161,7 +161,7 @@ static int check_probe(SDTProvider_t *provider, const char *name, int count) {
   return 0;
 }
 
-/* With the lock held. The probe is listed, or freed. */
+/* Call with the lock held. Lists the probe, or frees it on failure. */
 static SDTProbe_t *add(SDTProvider_t *provider, SDTProbeList_t *node) {
   struct sdt_description ignored;
   int status = describe(&node->probe, &ignored);
@@ -203,7 +203,7 @@ SDT_EXPORT SDTProbe_t *providerAddProbe(SDTProvider_t *provider,
 
 /* -------------------------------------------------------------- the image */
 
-/* Programs look at these fields though the header calls them private. */
+/* Programs read these fields although the header calls them private. */
 static int show_image(SDTProvider_t *provider) {
   struct sdt_image *image = sdt_pool_newest(private_of(provider)->pool);
   provider->_handle = image->handle ? image->handle : image->loaded;
@@ -221,7 +221,7 @@ static void forget_image(SDTProvider_t *provider) {
   provider->_fd = -1;
 }
 
-/* With the lock held; what it leaves behind on failure, unload clears. */
+/* Call with the lock held. On failure, unload() cleans up. */
 static int load(SDTProvider_t *provider) {
   struct provider *private = private_of(provider);
   const char *directory =
@@ -243,7 +243,7 @@ static int load(SDTProvider_t *provider) {
   return 0;
 }
 
-/* With the lock held. */
+/* Call with the lock held. */
 static int unload(SDTProvider_t *provider) {
   struct provider *private = private_of(provider);
   sdt_pool *pool = private->pool;
@@ -296,8 +296,8 @@ SDT_EXPORT void probeFire(SDTProbe_t *probe, ...) {
   uint64_t operands[MAX_ARGUMENTS];
   va_list arguments;
   va_start(arguments, probe);
-  /* Narrower arguments take a whole place, too; the upper bytes are not read
-   * by anyone. */
+  /* Narrower arguments also occupy a full slot, and no reader uses the
+   * upper bytes. */
   for (int i = 0; i < probe->argCount; i++)
     operands[i] = va_arg(arguments, uint64_t);
   va_end(arguments);

@@ -41,9 +41,9 @@ struct data {
 };
 
 /*
- * .note.stapsdt precedes .note.rbtrace: a reader that takes the headers in
- * order sees the size of the rbtrace notes last, and so at least one for every
- * stapsdt note it saw.
+ * .note.stapsdt precedes .note.rbtrace. A reader that takes the headers in
+ * order reads the size of the rbtrace notes last, so it sees an rbtrace note
+ * for every stapsdt note.
  */
 #define SECTION_NAMES(X)                                                       \
   X(SDT_SECTION_NULL, null, "")                                                \
@@ -117,8 +117,8 @@ int sdt_elf_init(struct sdt_elf *elf, uint16_t machine, size_t page,
   elf->machine = machine;
   elf->base = offsetof(struct front, base);
   elf->build_id = offsetof(struct front, build_id.id);
-  /* Page 0 is never writable and never holds a site, so that no tracer's
-   * patch copies the headers. */
+  /* Page 0 is never writable and contains no site, so a tracer that patches a
+   * site does not copy the headers. */
   elf->text = page;
   elf->text_end = elf->text + round_up(sites * SDT_SITE_SIZE, page);
   elf->sites = (elf->text_end - elf->text) / SDT_SITE_SIZE;
@@ -169,7 +169,7 @@ static void emit_segments(const struct sdt_elf *elf, Elf64_Phdr *phdr) {
 
   emit_segment(&phdr[SEGMENT_TEXT], PT_LOAD, PF_R | PF_X, 0, elf->text_end,
                page);
-  /* glibc before 2.35 writes to .dynamic, whatever its flags say. */
+  /* glibc before 2.35 writes to .dynamic regardless of its flags. */
   emit_segment(&phdr[SEGMENT_DATA], PT_LOAD, PF_R | PF_W, elf->data,
                sizeof(struct data), page);
   emit_segment(&phdr[SEGMENT_DYNAMIC], PT_DYNAMIC, PF_R | PF_W,
@@ -178,7 +178,7 @@ static void emit_segments(const struct sdt_elf *elf, Elf64_Phdr *phdr) {
   emit_segment(&phdr[SEGMENT_NOTE], PT_NOTE, PF_R,
                offsetof(struct front, build_id),
                sizeof(((struct front *)0)->build_id), 4);
-  /* Without it loaders make every stack executable. */
+  /* Without this segment, loaders make all stacks executable. */
   emit_segment(&phdr[SEGMENT_STACK], PT_GNU_STACK, PF_R | PF_W, 0, 0, 16);
 }
 
@@ -210,7 +210,7 @@ static void emit_front(const struct sdt_elf *elf,
   };
   memcpy(front->dynstr + 1, SITES_NAME, sizeof(SITES_NAME));
 
-  /* One bucket: the chain of all symbols. musl loads nothing without it. */
+  /* One bucket chains all symbols. musl loads no file without a hash table. */
   front->hash.buckets = 1;
   front->hash.chains = SYMBOL_COUNT;
   front->hash.bucket[0] = SYMBOL_SITES;
@@ -240,7 +240,7 @@ static void emit_data(struct data *data) {
 static void emit_section(struct tables *tables, enum sdt_section section,
                          Elf64_Shdr shdr) {
   shdr.sh_name = name_offsets[section];
-  /* Loaded sections stand where the file has them. */
+  /* Loaded sections have the same address and file offset. */
   if (shdr.sh_flags & SHF_ALLOC)
     shdr.sh_addr = shdr.sh_offset;
   if (!shdr.sh_addralign)

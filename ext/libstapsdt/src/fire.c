@@ -1,7 +1,7 @@
 /*
- * Calls of a site. The C calling convention puts the operands where the notes
- * say they are, so a site is called as a function of that many arguments; a
- * probe of few operands pays for few.
+ * Calls of sites. The C calling convention puts the operands where the notes
+ * say they are, so a site is called as a function with that many arguments.
+ * Probes with few operands use a cheaper call.
  *
  * SPDX-License-Identifier: MIT
  */

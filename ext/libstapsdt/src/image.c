@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Newer than the headers this may be built with. */
+/* Newer than the headers of some build systems. */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U
 #endif
@@ -37,7 +37,7 @@
 
 /* ------------------------------------------------------------- the file */
 
-/* For systems that refuse getrandom. */
+/* Used if the system does not allow getrandom. */
 static uint64_t weak_random(unsigned counter) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -64,7 +64,7 @@ static int open_memfd(struct sdt_image *image, sdt_error *error) {
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   image->fd =
       (int)syscall(SYS_memfd_create, MEMFD_NAME, flags | MFD_NOEXEC_SEAL);
-  /* Linux before 6.3 does not know the flag. */
+  /* Linux before 6.3 does not know this flag. */
   if (image->fd < 0 && errno == EINVAL)
     image->fd = (int)syscall(SYS_memfd_create, MEMFD_NAME, flags);
   if (image->fd < 0)
@@ -117,7 +117,7 @@ static int write_head(struct sdt_image *image, sdt_error *error) {
   return status;
 }
 
-/* To grow a file beyond this limit is answered with a signal that kills. */
+/* Growing a file beyond this limit raises SIGXFSZ, which kills the process. */
 static int check_file_limit(const struct sdt_image *image, sdt_error *error) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 &&
@@ -128,8 +128,8 @@ static int check_file_limit(const struct sdt_image *image, sdt_error *error) {
   return SDT_OK;
 }
 
-/* A memfd stays sparse. A file's blocks are taken now: a disk that fills up
- * later would kill the process in the middle of a note. */
+/* A memfd stays sparse. The blocks of a file are allocated now: if the disk
+ * filled up later, writing a note would kill the process. */
 static int reserve(struct sdt_image *image, sdt_error *error) {
   if (image->unlink) {
     if (fchmod(image->fd, 0644) != 0)
@@ -154,10 +154,10 @@ static int map_shared(struct sdt_image *image, sdt_error *error) {
   return SDT_OK;
 }
 
-/* From here on the one way to change the file is the mapping we have. */
+/* From here on, only our mapping can change the file. */
 static void seal(int fd) {
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  /* Linux before 5.1 does not know the last of them. */
+  /* Linux before 5.1 does not know F_SEAL_FUTURE_WRITE. */
   if (fcntl(fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) != 0)
     (void)fcntl(fd, F_ADD_SEALS, seals);
 }
@@ -190,8 +190,8 @@ static int make_file(struct sdt_image *image, const char *directory,
   return status;
 }
 
-/* The descriptor may have been closed by a program that closes everything,
- * and its number may be another file's by now. */
+/* A program may have closed all its descriptors, so the number may now belong
+ * to another file. */
 static void close_own(struct sdt_image *image) {
   struct stat stat;
   if (image->fd >= 0 && fstat(image->fd, &stat) == 0 &&
@@ -202,8 +202,8 @@ static void close_own(struct sdt_image *image) {
 
 /* ------------------------------------------------------------- the load */
 
-/* PID_WIDTH characters: the number with slashes before it, which in a path are
- * as good as one. No printf: this runs in a forked child, too. */
+/* Write PID_WIDTH characters: the number, padded with leading slashes, which
+ * count as one in a path. Avoids printf, since forked children call this. */
 static void write_pid(char *at, pid_t pid) {
   char *digit = at + PID_WIDTH;
   unsigned long rest = (unsigned long)pid;
@@ -216,10 +216,10 @@ static void write_pid(char *at, pid_t pid) {
 }
 
 /*
- * A path of the descriptor that a debugger outside can open, so not through
- * `self`. It differs from those of all earlier images, as loaders take a path
- * they know for the file they know, and descriptor numbers come again: a
- * serial number is spelled in `./` and `//`.
+ * Return a path of the descriptor that an outside debugger can open, hence not
+ * through `self`. Loaders take a known path for the known file, and descriptor
+ * numbers are reused. Every image therefore has a different path, which
+ * encodes a serial number in `./` and `//`.
  */
 static char *descriptor_path(int fd) {
   static unsigned serials;
@@ -261,7 +261,7 @@ static int load_by_loader(struct sdt_image *image) {
   return 0;
 }
 
-/* Without the loader gdb does not see the image; other tools do. */
+/* Images mapped without the loader are invisible to gdb, but not to others. */
 static int load_by_hand(struct sdt_image *image) {
   void *loaded = mmap(NULL, image->elf.text_end, PROT_READ | PROT_EXEC,
                       MAP_PRIVATE, image->fd, 0);
@@ -277,14 +277,14 @@ static int load(struct sdt_image *image, sdt_error *error) {
   if (!image->path)
     return sdt_fail(error, SDT_ENOMEM, "%s", "");
 
-  /* The loader fails where /proc is not mounted, or at the last descriptor. */
+  /* The loader fails without /proc, or if no descriptor is left. */
   if (load_by_loader(image) != 0 && load_by_hand(image) != 0)
     return sdt_fail(error, SDT_ELOAD, "mmap: %m");
   return SDT_OK;
 }
 
-/* Programs that find the handle may have closed it; closing it once more
- * would read what is freed. */
+/* Programs that find the handle may have closed it. Closing it again would
+ * read freed memory. */
 static int close_handle(struct sdt_image *image) {
   void *again = dlopen(image->path, RTLD_LAZY | RTLD_NOLOAD);
   if (!again)
@@ -321,7 +321,7 @@ static int image_init(struct sdt_image *image, size_t sites,
   int status = make_file(image, directory, label, error);
   if (status == SDT_OK)
     status = load(image, error);
-  /* A file is found by its path; only a memfd is found by its descriptor. */
+  /* A file is found by its path; only a memfd needs its descriptor. */
   if (status == SDT_OK && directory) {
     close(image->fd);
     image->fd = -1;
@@ -368,7 +368,7 @@ void sdt_image_unlink(struct sdt_image *image) {
 }
 
 void sdt_image_adopt(struct sdt_image *image) {
-  /* A file's name stays, and so does that of a loader which keeps its own. */
+  /* Keep the name of a file, and the name if the loader has its own copy. */
   if (image->fd < 0 || !image->loader_name ||
       strcmp(image->loader_name, image->path) != 0)
     return;
@@ -382,7 +382,7 @@ static unsigned char *shared_at(struct sdt_image *image, size_t offset) {
   return image->shared + (offset - image->elf.tables);
 }
 
-/* The size of a section is what readers go by: a note exists from here on. */
+/* Readers rely on the size of the section: from here on, the note exists. */
 static void publish(struct sdt_image *image, enum sdt_section section,
                     uint64_t size) {
   size_t field = sdt_elf_size_field(&image->elf, section);

@@ -1,10 +1,10 @@
 /*
- * One image: an ELF file made at run time, mapped twice. Once as a loader
- * maps it, where the sites are called and where tracers patch them; and once
- * shared and writable, through which notes are added.
+ * An image: an ELF file created at run time and mapped twice. The first
+ * mapping is a loader's: programs call the sites there, and tracers patch
+ * them. The second is shared and writable, and receives the notes.
  *
- * The caller holds the pool's lock around every function here but two: create
- * and destroy call the loader, which must not happen under a lock of ours.
+ * Callers hold the pool's lock, except for create and destroy: these call the
+ * loader, which must not run under our lock.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -21,49 +21,53 @@ struct sdt_image {
   struct sdt_image *next;
   struct sdt_elf elf;
   uint8_t build_id[SDT_BUILD_ID_SIZE];
-  sdt_probe *probes;     /* one a site */
+  sdt_probe *probes;     /* one per site */
   int fd;                /* -1 when the image is a file in a directory */
-  dev_t device;          /* of fd, to know it again */
+  dev_t device;          /* of fd, to recognize it */
   ino_t inode;
-  char *path;            /* it was loaded by */
-  int unlink;            /* path is ours to remove */
-  void *handle;          /* of dlopen; NULL when it was mapped by hand */
-  /* The loader's copy of path. Kept, since a forked child may not ask for it:
+  char *path;            /* by which it was loaded */
+  int unlink;            /* true if we have to remove the file at path */
+  void *handle;          /* from dlopen; NULL if mapped without the loader */
+  /* The loader's copy of path. A forked child must not ask the loader for it:
    * another thread may have held the loader's lock. */
   char *loader_name;
   unsigned char *loaded; /* address of file offset 0; NULL until loaded */
   unsigned char *shared; /* address of file offset elf.tables; NULL until then */
   pid_t owner;
-  size_t used; /* sites */
+  size_t used; /* number of sites */
   size_t stapsdt_used;
   size_t rbtrace_used;
 };
 
 /*
- * Make an image and load it.
+ * Create an image and load it.
  *
- * sites: at least so many
- * directory: make a file in it; NULL: a memfd
- * label: what the file's name begins with; NULL: a name of our own
- * Returns SDT_OK and the image, or another status with nothing left behind.
+ * sites: minimum number of sites
+ * directory: where to create a file; NULL: use a memfd
+ * label: prefix of the file's name; NULL: the default
+ * error: filled on failure; may be NULL
+ * ret: set to the image
+ *
+ * Returns SDT_OK, or another status without leaving anything behind.
  */
 int sdt_image_create(size_t sites, const char *directory, const char *label,
                      sdt_error *error, struct sdt_image **ret);
-/* Returns 0, or -1 when somebody else had unloaded it; it is gone in any case. */
+/* Returns 0, or -1 if it was already unloaded; it is destroyed in any case. */
 int sdt_image_destroy(struct sdt_image *image);
 
 /*
- * Lay a probe down. It is visible to readers of the file when this returns;
- * a reader that comes in between sees all of it or nothing.
- * Returns the probe, or NULL when it does not fit any more.
+ * Add a probe. When this returns, readers of the file see it. A concurrent
+ * reader sees all of it or nothing.
+ *
+ * Returns the probe, or NULL if the image has no room for it.
  */
 sdt_probe *sdt_image_add(struct sdt_image *image,
                          const struct sdt_description *description);
 
-/* Remove the file of an image that is kept as one, if this process made it. */
+/* Remove the file of an image that has one, if this process created it. */
 void sdt_image_unlink(struct sdt_image *image);
 
-/* In a forked child: debuggers of the child must not look for the parent. */
+/* In a forked child: point debuggers of the child to its own descriptor. */
 void sdt_image_adopt(struct sdt_image *image);
 
 #endif /* SDT_IMAGE_H */

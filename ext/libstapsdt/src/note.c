@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAME_SIZE 8 /* of "stapsdt" and "rbtrace", with their NUL */
+#define NAME_SIZE 8 /* of "stapsdt" and "rbtrace", with the NUL */
 
 struct stapsdt_head {
   Elf64_Nhdr header;
@@ -52,14 +52,14 @@ static int size_index(int width) {
   }
 }
 
-/* Operands are where the C calling convention puts them on entry. */
+/* The C calling convention puts operands in these places on entry. */
 static void format_place(char *place, size_t size, uint16_t machine,
                          size_t index, int size_index) {
   if (machine == EM_X86_64) {
     if (index < 6)
       snprintf(place, size, "%%%s", x86_64_registers[index][size_index]);
     else
-      /* The return address lies at the top of the stack. */
+      /* The return address is at the top of the stack. */
       snprintf(place, size, "%zu(%%rsp)", 8 + 8 * (index - 6));
   } else if (index < 8) {
     snprintf(place, size, "x%zu", index);
@@ -177,7 +177,7 @@ void sdt_rbtrace_note_write(const struct sdt_description *description,
     const sdt_operand *operand = &description->operands[i];
     at = append_entry(at, operand->role, operand->type, operand->name);
   }
-  /* Not counted: readers that know nothing of it stop before it. */
+  /* Not counted: readers that do not know this entry stop before it. */
   if (description->method)
     append_entry(at, SDT_METHOD, SDT_STRING, description->method);
 }

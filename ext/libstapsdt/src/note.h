@@ -1,5 +1,5 @@
 /*
- * The two notes of a probe (docs/probes.md), and its operands as text.
+ * The two notes of a probe (docs/probes.md), and its operands as a string.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -11,16 +11,16 @@
 
 #include "common.h"
 
-/* An operand's text is at most "-8@56(%rsp) " or "-8@[sp, 24] ". */
+/* An operand takes at most "-8@56(%rsp) " or "-8@[sp, 24] ". */
 #define SDT_ARGUMENTS_SIZE (SDT_MAX_OPERANDS * 16)
 #define SDT_RBTRACE_VERSION 1
 
-/* A probe's description, ready to be written down. */
+/* A probe's description, from which its notes are written. */
 struct sdt_description {
   const char *provider;
   const char *name;
   char arguments[SDT_ARGUMENTS_SIZE];
-  /* The probes of the original interface have no rbtrace note. */
+  /* Probes of the original interface have no rbtrace note. */
   int rbtrace;
   sdt_probe_role role;
   const sdt_operand *operands;
@@ -29,21 +29,23 @@ struct sdt_description {
 };
 
 /*
- * Append the text of operand `index` to `arguments`. width: 1, 2, 4 or 8
- * bytes, negative when it is signed. Returns 0, or -1 when there is no such
- * operand on this machine.
+ * Append operand `index` to `arguments`.
+ *
+ * width: 1, 2, 4, or 8 bytes; negative if signed
+ *
+ * Returns 0, or -1 if this machine has no such operand.
  */
 int sdt_append_argument(char arguments[SDT_ARGUMENTS_SIZE], uint16_t machine,
                         size_t index, int width);
 
-/* Sizes include the padding behind a note. */
+/* Sizes include the padding after a note. */
 size_t sdt_stapsdt_note_size(const struct sdt_description *description);
 void sdt_stapsdt_note_write(const struct sdt_description *description,
                             uint64_t address, uint64_t base, void *ret);
 size_t sdt_rbtrace_note_size(const struct sdt_description *description);
 void sdt_rbtrace_note_write(const struct sdt_description *description,
                             uint64_t address, void *ret);
-/* Offset of the type of operand `index` in a note that was written. */
+/* Return the address of the type of operand `index` in a written note. */
 unsigned char *sdt_rbtrace_note_type(void *note, size_t index);
 
 #endif /* SDT_NOTE_H */

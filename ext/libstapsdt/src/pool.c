@@ -10,7 +10,7 @@
 
 #define DIRECTORY_VARIABLE "TRACEPOINT_IMAGE_DIR"
 
-/* How long a fork waits for the loader: a second. */
+/* A fork waits for the loader for at most one second. */
 #define FORK_PAUSE_NS 100000
 #define FORK_PAUSES 10000
 
@@ -18,8 +18,8 @@ struct sdt_pool {
   struct sdt_pool *next;
   struct sdt_pool *previous;
   struct sdt_image *images; /* newest first; new probes go to the first */
-  unsigned forks;           /* `forks` when the first of them was made */
-  unsigned filled;          /* how many images were filled to the brim */
+  unsigned forks;           /* value of `forks` when the first was created */
+  unsigned filled;          /* number of images that are full */
   char *directory;
   char *label;
 };
@@ -28,9 +28,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static sdt_pool *pools;
 static unsigned forks;
-static unsigned loading; /* threads that load or unload an image now */
+static unsigned loading; /* threads that are loading or unloading an image */
 
-/* Eight bytes for sdt_probe.watch to point at. */
+/* Eight bytes to which sdt_probe.watch can point. */
 static const volatile uint64_t watch_idle = SDT_SITE_IDLE;
 static const volatile uint64_t watch_always = ~SDT_SITE_IDLE;
 
@@ -38,7 +38,7 @@ void sdt_lock(void) { pthread_mutex_lock(&lock); }
 
 void sdt_unlock(void) { pthread_mutex_unlock(&lock); }
 
-/* Between these two the loader may be called. */
+/* The loader may be called between these two functions. */
 static void begin_loading(void) {
   loading++;
   sdt_unlock();
@@ -46,14 +46,15 @@ static void begin_loading(void) {
 
 static void end_loading(void) {
   sdt_lock();
-  /* In a child that was forked meanwhile it is 0. */
+  /* It is 0 in a child that was forked in the meantime. */
   if (loading)
     loading--;
 }
 
 /*
- * A child would have half an image, and a loader caught at work, so let it
- * end. Whoever takes longer waits for the loader, whose lock we may have.
+ * Let running loads finish: a child would have half an image and a loader in
+ * an unknown state. A load that takes longer may be waiting for the loader's
+ * lock, which this thread may hold, so stop waiting after a second.
  */
 static void before_fork(void) {
   const struct timespec pause = {0, FORK_PAUSE_NS};
@@ -80,13 +81,13 @@ static void after_fork_in_child(void) {
 }
 
 static void register_handlers(void) {
-  /* Fails without memory only; the owner check in has_room is left then. */
+  /* Fails only if out of memory; the owner check in has_room remains. */
   (void)pthread_atfork(before_fork, after_fork_in_parent,
                        after_fork_in_child);
 }
 
-/* Images kept as files go with the process that made them. Another thread may
- * hold the lock for good while the process exits: then they stay. */
+/* Remove the files of images when their process exits. They stay if another
+ * thread holds the lock while the process exits. */
 __attribute__((destructor)) static void remove_files(void) {
   if (pthread_mutex_trylock(&lock) != 0)
     return;
@@ -103,8 +104,8 @@ static int copy_string(const char *text, char **ret) {
   return text && !*ret ? -1 : 0;
 }
 
-/* Absolute, since files are removed when the program may have moved. One that
- * does not exist is an error of the first definition, not of the pool. */
+/* Use an absolute path: the program may change its directory before files are
+ * removed. A missing directory is reported by the first definition. */
 static int copy_directory(const char *directory, char **ret) {
   *ret = directory ? realpath(directory, NULL) : NULL;
   return *ret ? 0 : copy_string(directory, ret);
@@ -195,8 +196,8 @@ struct sdt_image *sdt_pool_newest(sdt_pool *pool) { return pool->images; }
 /* ---------------------------------------------------------------- probes */
 
 /*
- * A fork shares a memfd between two processes: neither may write to it any
- * more. The owner's pid shows a fork that ran no handlers (a bare clone).
+ * After a fork, two processes share a memfd: neither may write to it. The
+ * owner's pid reveals a fork that ran no handlers (a plain clone).
  */
 static int is_current(const sdt_pool *pool) {
   return pool->images && pool->forks == forks &&
@@ -241,7 +242,7 @@ int sdt_pool_grow(sdt_pool *pool, sdt_error *error) {
       pool->forks = forks;
       return SDT_OK;
     }
-    /* Another thread was faster, or a child that was forked has this one. */
+    /* Another thread was faster, or this is a forked child's image. */
     discard_image(image);
     if (pool->images != outgrown && is_current(pool))
       return SDT_OK;
@@ -376,7 +377,7 @@ SDT_EXPORT int sdt_settle(sdt_probe *probe, size_t index, sdt_type type,
   return SDT_OK;
 }
 
-/* Readers look at `watch` without the lock, so it changes in one store. */
+/* Readers read `watch` without the lock, so a single store changes it. */
 static void update_watch(sdt_probe *probe) {
   const volatile uint64_t *watch = probe->always     ? &watch_always
                                    : probe->disabled ? &watch_idle

@@ -24,7 +24,7 @@ int sdt_fail(sdt_error *error, sdt_status status, const char *format, ...) {
     return status;
 
   error->status = status;
-  /* %m of the detail is read last, so nothing before it may touch errno. */
+  /* %m in the detail reads errno last, so nothing before may change it. */
   char detail[SDT_MESSAGE_SIZE];
   va_list arguments;
   va_start(arguments, format);

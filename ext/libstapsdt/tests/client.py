@@ -1,4 +1,4 @@
-"""Drive libstapsdt.so as programs do that load it at run time."""
+"""Drive libstapsdt.so like programs that load it at run time."""
 
 import ctypes
 import os

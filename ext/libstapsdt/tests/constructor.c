@@ -1,6 +1,6 @@
 /*
- * A library whose constructor calls back into the program that loads it: the
- * loader's lock is held meanwhile.
+ * A library whose constructor calls back into the program that loads it, while
+ * the loader's lock is held.
  *
  * SPDX-License-Identifier: MIT
  */

@@ -1,5 +1,5 @@
 /*
- * A test is a function without arguments; a CHECK that fails ends it.
+ * A test is a function without arguments; a failed CHECK ends it.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -15,31 +15,31 @@ struct test {
   void (*run)(void);
 };
 
-/* A suite is an array of these that ends with {NULL, NULL}. */
+/* A suite is an array of tests that ends with {NULL, NULL}. */
 extern const struct test note_tests[], elf_tests[], pool_tests[], fault_tests[],
     fork_tests[], loader_tests[], thread_tests[], scale_tests[],
     compat_tests[];
 
 void harness_fail(const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The test that runs cannot be run here. */
+/* Skip the running test. */
 void harness_skip(const char *reason);
 
-/* Full counts with RBTRACE_SOAK=1, else a twentieth. */
+/* Return `full` with RBTRACE_SOAK=1, else a twentieth of it. */
 unsigned long harness_count(unsigned long full);
-/* The seed, from RBTRACE_SEED or the clock; printed, so that a run can be repeated. */
+/* Return the seed, from RBTRACE_SEED or the clock. Prints it for a repeated run. */
 unsigned harness_seed(void);
-/* Under valgrind or a sanitizer memory is not what it was. */
+/* Return whether valgrind or a sanitizer changes how memory behaves. */
 int harness_instrumented(void);
 
-/* musl's dlclose leaves everything loaded, by design. */
+/* By design, musl's dlclose unloads nothing. */
 #if defined(__GLIBC__)
 #define HARNESS_UNLOADS 1
 #else
 #define HARNESS_UNLOADS 0
 #endif
 
-/* Run `body` in a forked child: limits and mounts it changes end with it. */
+/* Run `body` in a forked child, so that changes to limits and mounts are undone. */
 void harness_in_child(void (*body)(void));
 
 #define CHECK(condition)                                                       \
@@ -72,7 +72,7 @@ void harness_in_child(void (*body)(void));
     }                                                                          \
   } while (0)
 
-/* Have helpers failed this test? */
+/* Return whether a helper has failed this test. */
 int harness_failed(void);
 #define CHECK_HELPER(call)                                                     \
   do {                                                                         \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the library into a folder, compiles a program against it with what
-# pkg-config says, runs it, and uninstalls: nothing may be left.
+# Installs the library into a folder, compiles a program against it with the flags of
+# pkg-config, runs it, and uninstalls. The folder must be empty afterwards.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +10,7 @@ fail() {
   echo "install: $*" >&2
   exit 1
 }
-# Paths as a distribution has them, and one that a shell could split.
+# Paths like a distribution's, and a path that the shell could split.
 make_() {
   make -s "$1" DESTDIR="$root/a stage" PREFIX=/usr LIBDIR=/usr/lib/multi
 }
@@ -52,7 +52,7 @@ int main(void) {
 }
 C
 
-# A prefix of its own, since paths with spaces are nothing for pkg-config.
+# Use a prefix without spaces, which pkg-config does not support.
 ln -s "$stage" "$root/stage"
 export PKG_CONFIG_PATH="$root/stage/usr/lib/multi/pkgconfig"
 export PKG_CONFIG_SYSROOT_DIR="$root/stage"

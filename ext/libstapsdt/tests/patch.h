@@ -1,5 +1,5 @@
 /*
- * Patches a site as a tracer would, in the process's private copy of the page.
+ * Patches a site like a tracer, in the process's private copy of the page.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -8,13 +8,13 @@
 
 #include "libstapsdt.h"
 
-/* Put a breakpoint's bytes there; never to be called. */
+/* Write a breakpoint to the site, which must then not be called. */
 int patch_breakpoint(const sdt_probe *probe);
 int patch_restore(const sdt_probe *probe);
 
 /*
- * Make calls of the site land in a recorder. It overwrites the two sites that
- * follow, so they must not be anybody's.
+ * Redirect calls of the site to a recorder. This overwrites the next two sites,
+ * which must be unused.
  */
 int patch_record(const sdt_probe *probe);
 extern uint64_t patch_recorded[SDT_MAX_OPERANDS];

@@ -63,7 +63,7 @@ struct note {
   size_t size;
 };
 
-/* Returns 1 and the next note, 0 at the end, -1 on a broken one. */
+/* Return 1 and the next note, 0 at the end, or -1 for an invalid note. */
 static int next_note(const struct reader *reader, const Elf64_Shdr *shdr,
                      size_t *at, struct note *ret) {
   if (*at == shdr->sh_size)
@@ -115,7 +115,7 @@ static int read_stapsdt(struct reader *reader, const struct note *note) {
   return at == note->size ? 0 : wrong("a stapsdt note goes on");
 }
 
-/* Notes of both kinds are in the order of their addresses. */
+/* Notes of both kinds are sorted by address. */
 static struct read_probe *at_address(struct reader *reader, uint64_t address) {
   size_t low = 0, high = reader->count;
   while (low < high) {
@@ -157,7 +157,7 @@ static int read_rbtrace(struct reader *reader, const struct note *note) {
   reader->rbtrace_notes++;
   struct read_probe *probe = at_address(reader, address);
   if (!probe)
-    return 0; /* its stapsdt note comes later */
+    return 0; /* its stapsdt note follows later */
   probe->described = 1;
   memcpy(&probe->version, note->body + 8, 2);
   probe->role = note->body[10];
@@ -203,8 +203,8 @@ int reader_init_bytes(struct reader *reader, const void *bytes, size_t size) {
   return parse(reader);
 }
 
-/* The probes of a live image grow: what is read of it first is what is named
- * first in the file, so the headers are as old as anything read. */
+/* The probes of a live image grow. Read the file from its beginning, so that
+ * the headers are at least as old as everything else. */
 static int read_file(struct reader *reader, int fd) {
   struct stat stat;
   if (fstat(fd, &stat) != 0)

@@ -1,6 +1,6 @@
 /*
- * Reads an image as a tracer would: from the file, by its section headers,
- * believing nothing.
+ * Reads an image like a tracer: from the file, by its section headers, without
+ * trusting its contents.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -22,7 +22,7 @@ struct read_operand {
 struct read_probe {
   uint64_t address, base, semaphore;
   const char *provider, *name, *arguments;
-  /* From the rbtrace note of that address. */
+  /* From the rbtrace note for the same address. */
   int described;
   uint16_t version;
   uint8_t role, count;
@@ -37,24 +37,25 @@ struct reader {
   size_t rbtrace_notes;
 };
 
-/* Each returns 0, or -1 with what is wrong on stdout. */
+/* Each returns 0, or -1 after printing the error to stdout. */
 int reader_init_bytes(struct reader *reader, const void *bytes, size_t size);
 int reader_init_path(struct reader *reader, const char *path);
 void reader_deinit(struct reader *reader);
 
 const Elf64_Ehdr *reader_ehdr(const struct reader *reader);
 const Elf64_Shdr *reader_section(const struct reader *reader, const char *name);
-/* Its place among the section headers; -1 if there is none. */
+/* Return its index among the section headers, or -1 if it is missing. */
 int reader_section_index(const struct reader *reader, const char *name);
 const struct read_probe *reader_find(const struct reader *reader,
                                      const char *provider, const char *name);
 
-/* Paths /proc/PID/fd/N of a process's images, oldest first; how many. */
+/* Store the paths /proc/PID/fd/N of a process's images, oldest first; return how
+ * many there are. */
 #define MAX_IMAGES 2048
 size_t reader_images(pid_t pid, char ret[MAX_IMAGES][64]);
-/* How often a process shows a probe in all its images; -1 on failure. */
+/* Count a probe in all images of a process; return -1 on failure. */
 int reader_count(pid_t pid, const char *provider, const char *name);
-/* Descriptors a process has open. */
+/* Return the number of open descriptors of a process. */
 size_t reader_descriptors(pid_t pid);
 
 #endif /* READER_H */

@@ -1,13 +1,13 @@
 /*
- * A program for tracers to look at. It obeys one command a line on stdin and
- * answers each with one line on stdout, so that tests never have to wait by
- * the clock.
+ * A program to trace. It reads commands from stdin, one per line, and answers
+ * each with one line on stdout, so that tests never depend on the clock.
+ *
  *
  *   define PROVIDER NAME COUNT   COUNT Integer operands, named by letters
  *   fire NAME TIMES              operand i is 1000 * (i + 1) + the shot's number
  *   fork                         "child PID"; commands go to the child until
  *   exit                         it (or the program) ends
- *   watched NAME                 "1" or "0"; of `compat` that provider's probe
+ *   watched NAME                 "1" or "0"; `compat`: that provider's probe
  *   compat                       a provider of the original interface
  *   compat-fire                  once
  *
@@ -135,7 +135,7 @@ static void obey(const char *line) {
   }
 }
 
-/* stdio would read ahead lines that are for the parent of a forked child. */
+/* stdio would read ahead, and take lines meant for the parent of a fork. */
 static int read_line(char *line, size_t size) {
   size_t length = 0;
   while (length + 1 < size && read(STDIN_FILENO, line + length, 1) == 1)

@@ -147,7 +147,7 @@ static void errors(void) {
   providerDestroy(NULL);
 }
 
-/* The two errors that the original library's own tests cause. */
+/* The two errors that the original library's tests provoke. */
 static void temporary_file_error(void) {
   SDTProvider_t *provider = providerInit("test/probe/creation/error");
   CHECK_EQ(providerUseMemfd(provider, memfd_disabled), 0);
@@ -191,7 +191,7 @@ static void temporary_file(void) {
   providerDestroy(provider);
 }
 
-/* Names may be long and probes many: then a provider has several images. */
+/* With long names and many probes, a provider needs several images. */
 static void several_images(void) {
   SDTProvider_t *provider = providerInit("shop");
   CHECK_EQ(providerLoad(provider), 0);
@@ -204,7 +204,7 @@ static void several_images(void) {
   providerDestroy(provider);
 }
 
-/* A client in another language, through its foreign-function interface. */
+/* A client in another language, through a foreign function interface. */
 static void foreign_client(void) {
   const char *library = getenv("SDT_TEST_LIBRARY");
   const char *python = "/usr/bin/python3";

@@ -15,7 +15,7 @@
 #include "patch.h"
 #include "reader.h"
 
-/* The linker sends the library's allocations here (-Wl,--wrap). */
+/* The linker redirects the library's allocations to these (-Wl,--wrap). */
 static long allocations_left = -1;
 
 static int allowed(void) {
@@ -117,7 +117,7 @@ static void no_descriptors_body(void) {
 
 static void no_descriptors(void) { harness_in_child(no_descriptors_body); }
 
-/* The loader needs a second one; without it the image is mapped by hand. */
+/* The loader needs a second descriptor; without it, we map the image. */
 static void last_descriptor_body(void) {
   sdt_pool *pool = sdt_pool_create();
   int last = lowest_free();
@@ -231,8 +231,8 @@ static void kept_as_file(void) {
   strcpy(strrchr(directory, '-'), "-XXXXXX");
 }
 
-/* A child's exit leaves the parent's files alone; the parent's removes them,
- * wherever it is by then. */
+/* A child's exit keeps the parent's files. The parent's exit removes them,
+ * whatever its directory is by then. */
 static void removed_at_exit(void) {
   CHECK(mkdtemp(directory));
   fflush(stdout);

@@ -58,7 +58,7 @@ static void both_sides(void) {
   sdt_pool_destroy(pool);
 }
 
-/* The note is one for both, so what one side settles holds for the other. */
+/* Both processes share the note, so a type settled by one holds for the other. */
 static void open_operand(void) {
   const sdt_operand operand = {NULL, SDT_OPEN, SDT_ARGUMENT};
   pool = sdt_pool_create();
@@ -96,7 +96,7 @@ static void one_image_a_fork(void) {
   sdt_pool_destroy(pool);
 }
 
-/* Programs that are started share nothing: no new image is needed. */
+/* Executed programs share nothing: no new image is needed. */
 static void spawn(void) {
   pool = sdt_pool_create();
   CHECK(define("before"));
@@ -132,7 +132,7 @@ static void patched_in_the_child_only(void) {
   sdt_pool_destroy(pool);
 }
 
-/* Debuggers open what the loader has as an object's name. */
+/* Debuggers open the loader's name of an object. */
 static int names_image_of(struct dl_phdr_info *info, size_t size, void *pid) {
   (void)size;
   long named;
@@ -146,7 +146,7 @@ static int named_after(pid_t pid) {
 }
 
 static void loader_names(void) {
-  /* Images of earlier tests would be listed, too. */
+  /* Images of earlier tests would be listed as well. */
   if (!HARNESS_UNLOADS) {
     harness_skip("this C library unloads nothing");
     return;
@@ -175,7 +175,7 @@ static void loader_names(void) {
   CHECK_EQ(named_after(getpid()), 0);
 }
 
-/* A fork that runs no handlers is told by the pid. */
+/* The pid reveals a fork that runs no handlers. */
 static void bare_clone(void) {
   if (harness_instrumented()) {
     harness_skip("instruments need the C library's fork");

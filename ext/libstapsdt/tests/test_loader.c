@@ -1,4 +1,4 @@
-/* Code that holds the loader's lock may define probes, and fork. */
+/* Code that holds the loader's lock may define probes and fork. */
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ static sdt_pool *ours, *theirs;
 static void (*in_constructor)(void);
 static int constructed;
 
-/* The library looks it up in this program. */
+/* The loaded library finds this function in this program. */
 void harness_constructor(void);
 __attribute__((visibility("default"))) void harness_constructor(void) {
   constructed = 1;
@@ -39,7 +39,7 @@ static void *destroy_theirs(void *unused) {
   return NULL;
 }
 
-/* Start a thread that will wait for the loader, and leave it time to do so. */
+/* Start a thread that will wait for the loader, and give it time to do so. */
 static pthread_t start(void *(*run)(void *)) {
   pthread_t thread;
   if (pthread_create(&thread, NULL, run, NULL) != 0)
@@ -86,7 +86,7 @@ static void load_library(void) {
   CHECK_EQ(constructed, 1);
 }
 
-/* In a child, as a deadlock ends with it, and the library is loaded once. */
+/* Run in a child: a deadlock ends with it, and it loads the library once. */
 static void run(void) {
   alarm(20);
   ours = sdt_pool_create();
@@ -138,7 +138,7 @@ static void *define_one(void *name) {
   return define(ours, name);
 }
 
-/* An image that another thread made first is used, and one's own given back. */
+/* If another thread created an image first, use it and free our own. */
 static void first_probes_at_once(void) {
   for (unsigned long i = 0; i < harness_count(400); i++) {
     pthread_t threads[THREADS];

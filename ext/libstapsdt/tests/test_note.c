@@ -63,7 +63,7 @@ static void stapsdt_bytes(void) {
       0,    0,    0,   0,   0x56};
   CHECK(memcmp(note, head, sizeof(head)) == 0);
   CHECK(memcmp(note + 44, "shop\0sold\0-8@%rdi", 18) == 0);
-  CHECK_EQ(note[62], 0xee); /* padding is left as it is in the file: zero */
+  CHECK_EQ(note[62], 0xee); /* padding is not written: it is zero in the file */
 }
 
 static void rbtrace_bytes(void) {

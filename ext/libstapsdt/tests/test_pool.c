@@ -97,7 +97,7 @@ static void operands_land(void) {
   for (size_t count = 0; count <= SDT_MAX_OPERANDS; count++) {
     sdt_probe *probe = define(pool, "p", count);
     CHECK(probe && patch_record(probe) == 0);
-    /* Exactly as many as the probe has: a sanitizer sees a read beyond. */
+    /* Allocate exactly the probe's count, so a sanitizer sees reads beyond. */
     uint64_t *operands = malloc(count * sizeof(*operands) + 1);
     for (size_t i = 0; i < count; i++)
       operands[i] = UINT64_C(0xfedcba9876543210) + i;
@@ -146,7 +146,7 @@ static void watched_always(void) {
   sdt_pool_destroy(pool);
 }
 
-/* Nothing else of the mapping is patched when a later probe is defined. */
+/* Defining another probe keeps the patches of the existing mapping. */
 static void defined_beside_a_traced_one(void) {
   sdt_pool *pool = sdt_pool_create();
   sdt_probe *probe = define(pool, "first", 1);
@@ -268,7 +268,7 @@ static void bad_operands(void) {
   sdt_pool_destroy(pool);
 }
 
-/* The type of the operand in the one image of this process, and its text. */
+/* Check the type of an operand in this process's only image, and its string. */
 static void open_operand(const char *name, size_t index, int type) {
   char paths[MAX_IMAGES][64];
   CHECK_EQ(reader_images(getpid(), paths), 1);
@@ -318,7 +318,7 @@ static void messages(void) {
   CHECK_STR(sdt_strerror(1000), "unknown error");
 }
 
-/* Nobody but us may change an image, nor may it shrink under a reader. */
+/* No other process may change an image or truncate it under a reader. */
 static void sealed(void) {
   sdt_pool *pool = sdt_pool_create();
   CHECK(define(pool, "sold", 1));
@@ -355,7 +355,7 @@ static int image_number(void) {
   return reader_images(getpid(), paths) ? atoi(strrchr(paths[0], '/') + 1) : -1;
 }
 
-/* A program that daemonises closes what it does not know, and opens more. */
+/* A program that daemonizes closes unknown descriptors and opens others. */
 static void descriptor_reused(void) {
   sdt_pool *pool = sdt_pool_create();
   CHECK(define(pool, "first", 1));
@@ -367,7 +367,7 @@ static void descriptor_reused(void) {
   sdt_probe *probe = define(pool, "second", 1);
   CHECK(probe && !sdt_watched(probe));
 
-  /* Another image under the old one's number is not taken for it. */
+  /* Another image with the old one's number is not confused with it. */
   close(file);
   sdt_pool *other = sdt_pool_create();
   sdt_probe *third = define(other, "third", 1);

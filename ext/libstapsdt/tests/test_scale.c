@@ -80,7 +80,7 @@ static void time_fire(sdt_pool *pool, size_t count) {
   printf("  %zu operands: %.2f ns\n", count, (now() - start) * 1e3 / shots);
 }
 
-/* Reported only. */
+/* Only reports the time. */
 static void untraced_fire(void) {
   if (harness_instrumented())
     return;

@@ -45,8 +45,8 @@ static void fire_shared(void) {
 }
 
 #ifdef __SANITIZE_ADDRESS__
-/* Another thread may have held a lock of ASan's allocator at the fork (GCC 12's
- * has no handlers for it): the child neither allocates nor frees. */
+/* At the fork, another thread may have held a lock of ASan's allocator (GCC 12
+ * has no fork handlers for it), so the child neither allocates nor frees. */
 static void in_child(struct thread *self) {
   (void)self;
   fire_shared();
@@ -119,7 +119,7 @@ static void *hostile(void *argument) {
 
 static int start(struct thread *threads, void *(*run)(void *)) {
   unsigned seed = harness_seed();
-  /* Reading images back takes more stack than some C libraries give. */
+  /* Reading images needs a larger stack than some C libraries provide. */
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 1 << 20);
@@ -132,7 +132,7 @@ static int start(struct thread *threads, void *(*run)(void *)) {
   return 0;
 }
 
-/* Each definition that follows a fork costs a descriptor. */
+/* Each definition after a fork uses a descriptor. */
 static void raise_descriptor_limit(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
@@ -179,7 +179,7 @@ static void *define_many(void *unused) {
   return NULL;
 }
 
-/* Reads over and over; what it sees is whole, and never less than before. */
+/* Read repeatedly: every view is consistent, and never smaller than before. */
 static unsigned long watch(const char *path) {
   unsigned long reads = 0;
   size_t seen = 0;
