@@ -83,7 +83,7 @@ module Tracepoint
         warn "tracepoint/agent: #{@server.reason}" unless path
       end
 
-      # Stops the agent: removes its socket, and disarms what is armed.
+      # Stop the agent: remove its socket, and disarm.
       def stop
         # Closing releases the GVL. In a child that Ruby does not know about, the GVL may
         # then go to a thread that does not exist here, and the child would hang.
@@ -136,7 +136,7 @@ module Tracepoint
         nil
       end
 
-      # Forks a child that runs the block without an agent, and exits.
+      # Fork a child that runs the block without an agent, and exits.
       def fork_apart
         Thread.current[:rbtrace_apart] = true
         pid = Process.fork do
@@ -150,7 +150,7 @@ module Tracepoint
         Thread.current[:rbtrace_apart] = nil
       end
 
-      # Runs the block, and then calls `undo`. This also happens if its thread is killed, and
+      # Run the block, and then call `undo`. This also happens if its thread is killed, and
       # in a child that is forked meanwhile, where the thread does not exist.
       def undoing(undo)
         @undos[undo] = true
@@ -160,7 +160,7 @@ module Tracepoint
         @undos.delete(undo)
       end
 
-      # Detects a fork, and restarts the agent in the child. The program's fork must not
+      # Detect a fork, and restart the agent in the child. The program's fork must not
       # raise because the agent cannot start a thread or $stderr is closed.
       def check_fork
         return if @pid == Process.pid || @pid.nil?
@@ -172,7 +172,7 @@ module Tracepoint
         nil
       end
 
-      # Cleans up when the program exits, before its threads are killed.
+      # Clean up when the program exits, before its threads are killed.
       def finish
         return if @server.nil? || child?
 
@@ -185,7 +185,7 @@ module Tracepoint
 
       private
 
-      # Returns whether this is a child, even of a fork that Ruby does not know about. Since
+      # Return whether this is a child, even of a fork that Ruby does not know about. Since
       # 3.3, Process.pid is the parent's pid there.
       def child?
         @pid != Process.pid || !(Native.reason || !Native.forked)
@@ -198,7 +198,7 @@ module Tracepoint
         disarm(armed_by) if armed_by
       end
 
-      # In a child: discards what the parent's agent had set up.
+      # In a child: discard what the parent's agent had set up.
       def leave_parent(closes: true)
         server = @server
         undos = [*@undos.keys, -> { Redirect.forget }]

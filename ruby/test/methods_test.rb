@@ -77,7 +77,7 @@ class MethodsTest < Minitest::Test
     Tracepoint::Methods.trace(kind, :m, as: "#{name}:other")
     assert span("#{name}:other")
     error = assert_raises(Tracepoint::DefinitionError) { Tracepoint::Methods.trace(Class.new { def m; end }, :m) }
-    assert_match(/has no name: say it with as:/, error.message)
+    assert_match(/has no name: set one with as:/, error.message)
     assert_raises(ArgumentError) { Tracepoint::Methods.trace(kind, :m, :m, as: :x) }
   end
 
@@ -90,7 +90,7 @@ class MethodsTest < Minitest::Test
     kind.trace(:pay!)
     error = assert_raises(Tracepoint::DefinitionError) { kind.trace(:pay_bang) }
     provider = spans_of(kind, &:provider).first
-    assert_equal "#{kind}#pay_bang cannot be #{provider}:pay_bang, which #{kind}#pay! is: say another with as:", error.message
+    assert_equal "#{kind}#pay_bang cannot be #{provider}:pay_bang: #{kind}#pay! has that name; choose another with as:", error.message
     Tracepoint.define_span(:mine, provider: provider.to_s)
     assert_raises(Tracepoint::DefinitionError) { kind.trace(:mine) }
     kind.trace(:mine, as: :other)
@@ -150,7 +150,7 @@ class MethodsTest < Minitest::Test
     kind = fresh { def m; end }
     kind.trace(:m)
     error = assert_raises(Tracepoint::DefinitionError) { kind.trace(:m, as: :other) }
-    assert_match(/#m is traced already, as .*:m: untrace it first/, error.message)
+    assert_match(/#m is already traced as .*:m: untrace it first/, error.message)
   end
 
   def test_mistakes
@@ -162,7 +162,7 @@ class MethodsTest < Minitest::Test
     assert_match(/trace_class_method :open/, error.message)
     [[:cents], nil, Integer].each do |args|
       error = assert_raises(ArgumentError) { Shop::Till.trace(:untouched, args: args) }
-      assert_equal "args: takes a Hash of arguments to types, {cents: Integer}, not #{args.inspect}", error.message
+      assert_equal "args: must be a Hash of argument names to types, such as {cents: Integer}, not #{args.inspect}", error.message
     end
     odd = fresh { define_method("a b") { 1 } }
     assert_raises(Tracepoint::DefinitionError) { odd.trace("a b", as: :odd) }

@@ -223,7 +223,7 @@ class TestingTest < Minitest::Test
     refute_fired("#{self.class}::#{name}#m", a: 2)
     %i[assert_fired refute_fired].each do |assertion|
       error = assert_raises(ArgumentError) { public_send(assertion, "#{self.class}::#{name}#n") }
-      assert_equal "no method is traced that is called #{self.class}::#{name}#n", error.message
+      assert_equal "no traced method is called #{self.class}::#{name}#n", error.message
     end
     kind = self.class.const_get(name)
     kind.class_eval { trace_class_method def self.[](key); end }

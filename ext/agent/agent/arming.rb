@@ -27,7 +27,7 @@ module Tracepoint
                    "limit_ms", "untested", "targets"].freeze
       WITH_VALUES = [1, 3].freeze # ring, slow
 
-      # Returns the required level. Wrong offsets or an untested Ruby can crash the program,
+      # Return the required level. Wrong offsets or an untested Ruby can crash the program,
       # and expressions are code.
       def self.needs(arguments)
         select = Array(arguments["select"])
@@ -162,7 +162,7 @@ module Tracepoint
         given.map { |selector| selector(selector) }
       end
 
-      # Returns nil if all methods are hooked at once.
+      # Return nil if all methods are hooked at once.
       def targets
         return unless boolean("targets", false)
 
@@ -182,7 +182,7 @@ module Tracepoint
         [KINDS[map["kind"]], wants, owner.bytesize, id].pack("S2LQ") << owner << ("\0" * (-owner.bytesize % 8))
       end
 
-      # Returns nil for a selector without expressions.
+      # Return nil for a selector without expressions.
       def program(given)
         return if given.nil? || given == []
 
@@ -195,7 +195,7 @@ module Tracepoint
         end
       end
 
-      # Returns the effects that remain after disarming.
+      # Return the effects that remain after disarming.
       def overhead
         said = []
         said << "compiled code is thrown away (#{Facts.jit})" if Facts.jit && (flags & throws_away).positive?

@@ -8,7 +8,7 @@ module Tracepoint
       NAMES = %w[monotonic tsc cntvct].freeze
       START = Native.reason ? [0, 0].freeze : Native.clock(KIND).freeze
 
-      # Returns a pair of ticks and ns, read at least `at_least_ns` after START.
+      # Return a pair of ticks and ns, read at least `at_least_ns` after START.
       def self.now(at_least_ns = 0)
         ticks, ns = Native.clock(KIND)
         return [ticks, ns] if ns - START[1] >= at_least_ns

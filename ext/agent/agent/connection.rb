@@ -74,7 +74,7 @@ module Tracepoint
         Agent.armed_by.equal?(self)
       end
 
-      # Returns whether the client has disconnected. Its thread notices only with the GVL.
+      # Return whether the client has disconnected. Its thread notices only with the GVL.
       def gone?
         ["", nil].include?(@wire.socket.recv_nonblock(1, Socket::MSG_PEEK, exception: false))
       rescue SystemCallError, IOError
@@ -117,7 +117,7 @@ module Tracepoint
 
       private
 
-      # Answers one request, which may stop the agent.
+      # Answer one request, which may stop the agent.
       def serve_stop(refusal)
         request, map = next_request(Agent.now + GREETING_SECONDS)
         return answer([request, map]) if map["command"] == "stop"
@@ -145,7 +145,7 @@ module Tracepoint
         nil
       end
 
-      # Returns a request. A long one is assembled from its DATA frames.
+      # Return a request. A long one is assembled from its DATA frames.
       def next_request(deadline = nil)
         long = +""
         loop do
@@ -162,7 +162,7 @@ module Tracepoint
         end
       end
 
-      # Waits for a request. While armed, renews the hook at regular intervals.
+      # Wait for a request. While armed, renew the hook at regular intervals.
       def await
         while armed?
           left = @due - Agent.now

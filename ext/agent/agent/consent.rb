@@ -26,19 +26,19 @@ module Tracepoint
         LEVELS.index(level) >= LEVELS.index(needed)
       end
 
-      # Returns whether the uid is certainly our own.
+      # Return whether the uid is certainly our own.
       def same_user?(uid)
         uid == Process.euid && !unknown?(uid)
       end
 
-      # Returns whether the uid may stand for any user that our namespace cannot represent.
+      # Return whether the uid may stand for any user that our namespace cannot represent.
       def unknown?(uid)
         uid == NOBODY && File.readlines("/proc/self/uid_map").sum { |line| line.split.last.to_i } < ALL_USERS
       rescue SystemCallError
         uid == NOBODY
       end
 
-      # Returns whether the process is in our pid namespace. The kernel gives pid 0 for a
+      # Return whether the process is in our pid namespace. The kernel gives pid 0 for a
       # process outside; the status of one in a nested namespace has several pids.
       def same_pid_namespace?(pid)
         pids("self") == [Process.pid] && pids(pid) == [pid]

@@ -7,7 +7,7 @@ module Tracepoint
     module Early
       module_function
 
-      # Loads the rest of the library. An interruption would make RubyGems report a held lock.
+      # Load the rest of the library. An interruption would make RubyGems report a held lock.
       def complete
         Thread.handle_interrupt(Object => :never) { require "socket" }
       end
@@ -24,7 +24,7 @@ module Tracepoint
         socket.__send__(:__read_nonblock, size, nil, false)
       end
 
-      # Returns whether there are data to read, or the end of the stream.
+      # Return whether there are data to read, or the end of the stream.
       def ready?(socket)
         return true unless socket.respond_to?(:__recv_nonblock, true)
 

@@ -36,7 +36,7 @@ module Tracepoint
         [out, out_end, err, err_end].compact.each(&:close)
       end
 
-      # Announces the end of the process; returns nil if the code does not listen for it.
+      # Announce the end of the process; return nil if the code does not listen for it.
       def tell_end
         @thread&.thread_variable_get(:rbtrace_end)&.push(nil)
       end
@@ -73,7 +73,7 @@ module Tracepoint
         nil
       end
 
-      # Returns the result or the failure as a map.
+      # Return the result or the failure as a map.
       def evaluate
         started = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
         value = @binding.eval(@code, @file, @line)
@@ -82,7 +82,7 @@ module Tracepoint
           ns: Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - started }
       end
 
-      # Describes the exception without the agent's frames: neither those below the code,
+      # Describe the exception without the agent's frames: neither those below the code,
       # nor the frames of a redirected $stdout or $stderr within it.
       def failure(error)
         trace = Array(error.backtrace)

@@ -41,7 +41,7 @@ module Tracepoint
             METHODS.keys.select { |name| text.match?(/(?<![\w@$.:])#{name}(?![\w?!(])/) }
           end
 
-          # Returns the scope with these names added, except names that the program defines.
+          # Return the scope with these names added, except names that the program defines.
           def into(scope, names, frame)
             names = names.reject { |name| scope.local_variable_defined?(name) || own?(frame.receiver, name) }
             return scope if names.empty?
@@ -112,7 +112,7 @@ module Tracepoint
           Callers.into(scope, @callers, frame).eval(@text, FILE, 1)
         end
 
-        # Compiles without running anything, and without warnings to the program.
+        # Compile without running anything, and without warnings to the program.
         def check
           verbose = $VERBOSE
           $VERBOSE = nil
@@ -136,7 +136,8 @@ module Tracepoint
           @limit_ms = limit_ms
         end
 
-        # Ends after disarming, with the last evaluation. Each arming has its own watcher.
+        # Start a watcher, which ends after disarming with the last evaluation. Each arming
+        # has its own.
         #
         # @raise [ThreadError] if no thread can be started
         def watch
@@ -144,7 +145,7 @@ module Tracepoint
           Watcher.new { |watcher| watcher.pause(TICK) while @watcher.equal?(mine) && Native.watch }
         end
 
-        # Returns the contents of the records as bytes.
+        # Return the contents of the records as bytes.
         def of(program, binding, receiver, path, line)
           Thread.handle_interrupt(NEVER) do
             frame = Frame.new(binding, receiver, path && "#{path}:#{line}", binding ? 1 : 0)
@@ -154,7 +155,7 @@ module Tracepoint
           end
         end
 
-        # Receives pending requests to end an evaluation, so that they do no harm.
+        # Receive pending requests to end an evaluation, so that they do no harm.
         def flush
           Thread.handle_interrupt(NEVER) { Thread.handle_interrupt(IMMEDIATE) { nil } }
         end
@@ -179,7 +180,7 @@ module Tracepoint
           true
         end
 
-        # Returns exceptions that belong to the program even if raised during an expression.
+        # Return exceptions that belong to the program even if raised during an expression.
         def foreign
           defined?(::Timeout::ExitException) ? [SignalException, ::Timeout::ExitException] : [SignalException]
         end
@@ -224,12 +225,12 @@ module Tracepoint
           name ? "(#{name})" : raise # too little stack for even this
         end
 
-        # Converts any result of inspect to a plain String.
+        # Convert any result of inspect to a plain String.
         def printable(text)
           Values.text("#{text}".byteslice(0, 4 * ROOM))
         end
 
-        # Shortens the longest values so that all fit together.
+        # Shorten the longest values so that all fit together.
         def shortened(texts)
           left = ROOM
           share = texts.map(&:bytesize).sort.each_with_index do |size, i|

@@ -12,17 +12,17 @@ module Tracepoint
       @tracer = nil
 
       class << self
-        # Returns whether the program is still held.
+        # Return whether the program is still held.
         def on?
           @is_on
         end
 
-        # Lets the program start: the tracer has what it needs.
+        # Let the program start: the tracer has what it needs.
         def release
           @is_on = false
         end
 
-        # Lets the program start if this process, which has hung up, was its tracer.
+        # Let the program start if this process, which has hung up, was its tracer.
         def leave(pid)
           release if pid == @tracer
         end

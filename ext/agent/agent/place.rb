@@ -32,7 +32,7 @@ module Tracepoint
         [ENV["XDG_RUNTIME_DIR"].to_s, "/run/user/#{Process.euid}"].select { |base| private?(base) }.uniq + %w[/tmp /dev/shm]
       end
 
-      # Returns whether it is an absolute path to a directory that only we can use.
+      # Return whether it is an absolute path to a directory that only we can use.
       def private?(base)
         return false unless base.start_with?("/")
 
@@ -47,7 +47,7 @@ module Tracepoint
         bind_prepared || bind_anywhere
       end
 
-      # Binds in the directory that the injecting tracer has prepared. Checking files would
+      # Bind in the directory that the injecting tracer has prepared. Checking files would
       # release the GVL, which costs 0.1 s per busy thread. `tidy` does the rest later.
       def bind_prepared
         path = Thread.current.thread_variable_get(:rbtrace_socket).to_s
@@ -58,7 +58,7 @@ module Tracepoint
         nil
       end
 
-      # Finishes what `bind` has deferred.
+      # Finish what `bind` has deferred.
       def tidy(path)
         File.chmod(0o600, path)
         clean(File.dirname(path))
@@ -94,7 +94,7 @@ module Tracepoint
         stat.directory? && stat.uid == Process.euid && (stat.mode & 0o077).zero?
       end
 
-      # Removes sockets of agents that did not remove them.
+      # Remove sockets of agents that did not remove them.
       def clean(directory)
         Dir.children(directory).first(MOST_CLEANED).each do |name|
           found = NAME.match(name) or next

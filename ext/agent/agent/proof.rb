@@ -22,7 +22,7 @@ module Tracepoint
         @address = [@text].pack("P").unpack1("J") if RUBY_ENGINE == "ruby"
       end
 
-      # Returns whether the process with this pid gave the right answer. Works only once.
+      # Return whether the process with this pid gave the right answer. The text is valid only once.
       def match?(answer, pid)
         text = @text
         @text = nil

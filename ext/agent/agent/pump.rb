@@ -21,7 +21,7 @@ module Tracepoint
 
       attr_reader :bytes
 
-      # Runs until the block reports the end and all output is forwarded.
+      # Run until the block reports the end and all output is forwarded.
       def run
         until yield
           # Once its pipes are closed, the job usually ends within moments.

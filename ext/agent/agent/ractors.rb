@@ -18,7 +18,7 @@ module Tracepoint
 
       module_function
 
-      # Removes such hooks when a Ractor is created, until `unwatch`.
+      # Remove such hooks when a Ractor is created, until `unwatch`.
       #
       # @return [Boolean] whether they can be installed at all
       def watch
@@ -32,7 +32,7 @@ module Tracepoint
         Facts.ractors == 1
       end
 
-      # Runs every PERIOD seconds while armed: silent hooks work again, and the gap is
+      # Run every PERIOD seconds while armed: silent hooks work again, and the gap is
       # reported. `beat` is a call, and allocates an object.
       def renew
         before = Native.beats

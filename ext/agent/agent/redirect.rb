@@ -11,7 +11,7 @@ module Tracepoint
       @pairs = nil
 
       class << self
-        # Redirects the calling thread's output to these, whenever output is redirected.
+        # Redirect the calling thread's output to these, whenever output is redirected.
         def claim(out, err)
           ::Thread.current.thread_variable_set(:rbtrace_stdout, out)
           ::Thread.current.thread_variable_set(:rbtrace_stderr, err)
@@ -44,7 +44,7 @@ module Tracepoint
           $stdout, $stderr = @pairs.map(&:last)
         end
 
-        # Keeps a value that the program has assigned in the meantime.
+        # Keep a value that the program has assigned in the meantime.
         def remove
           (out, our_out), (err, our_err) = @pairs
           $stdout = out if our_out.equal?($stdout)

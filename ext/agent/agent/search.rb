@@ -10,7 +10,7 @@ module Tracepoint
     class Search
       # unbound: a method with instructions, which can be a TracePoint's target
       Found = Struct.new(:unbound, :owner, :name, :iseq) do
-        # Returns whether define_method made it: such methods may share instructions.
+        # Return whether define_method made it: such methods may share instructions.
         def block?
           iseq.label.start_with?("block ")
         end
@@ -54,14 +54,14 @@ module Tracepoint
         @without_code = {}.compare_by_identity
       end
 
-      # Yields methods of selectors with a class, each once.
+      # Yield methods of selectors with a class, each once.
       def of_classes(&block)
         @selectors.select(&:owner).each do |selector|
           modules(selector).each { |found| methods(found, [selector], &block) }
         end
       end
 
-      # Yields methods of selectors with only a method name, in any class.
+      # Yield methods of selectors with only a method name, in any class.
       def of_names(&block)
         selectors = @selectors.reject(&:owner)
         return if selectors.empty?
@@ -73,7 +73,7 @@ module Tracepoint
         end
       end
 
-      # Returns likely intended methods: other methods of the selector's class, or methods of
+      # Return likely intended methods: other methods of the selector's class, or methods of
       # the same name in classes with a similar name.
       def near
         of_classes = @selectors.select(&:owner)
@@ -116,7 +116,8 @@ module Tracepoint
         list
       end
 
-      # Misses modules without a constant or class that leads to them, and single objects.
+      # Return modules that a constant or a class leads to. This misses others, and the
+      # singleton methods of other objects.
       def reachable
         seen = {}.compare_by_identity
         waiting = [BasicObject]
@@ -144,7 +145,7 @@ module Tracepoint
         CONSTANTS.bind_call(found, false).filter_map { |name| constant(found, name) }
       end
 
-      # Returns nil if the constant is missing, not loaded yet, or not a module.
+      # Return nil if the constant is missing, not loaded yet, or not a module.
       def constant(scope, name)
         return if AUTOLOAD.bind_call(scope, name, false) || !HAS_CONSTANT.bind_call(scope, name, false)
 
@@ -168,7 +169,7 @@ module Tracepoint
         list
       end
 
-      # Returns the modules that may define methods called on this one.
+      # Return the modules that may define methods called on this one.
       def singletons(found)
         list = []
         while found
@@ -178,7 +179,7 @@ module Tracepoint
         list.select { |each| each }
       end
 
-      # Returns the module with this name, if it is loaded and its constant holds it.
+      # Return the module with this name, if it is loaded and its constant holds it.
       def lookup(name)
         found = name.split("::").inject(Object) { |scope, part| constant(scope, part) or break }
         found if found && NAME.bind_call(found) == name
@@ -208,7 +209,7 @@ module Tracepoint
         end
       end
 
-      # Returns the module's own method; prepended modules come before it.
+      # Return the module's own method; prepended modules come before it.
       def own(found, name)
         method = METHOD.bind_call(found, name)
         method = ABOVE.bind_call(method) until method.nil? || OWNER.bind_call(method).equal?(found)

@@ -39,19 +39,19 @@ module Tracepoint
         @connections.each { |connection| connection.wire.last_words(map, deadline) if connection.armed? }
       end
 
-      # Lets code that runs until its client disconnects write its remaining output.
+      # Let code that runs until its client disconnects write its remaining output.
       def end_evaluations(deadline)
         told = @connections.select { |connection| connection.evaluation&.tell_end }
         sleep 0.005 until told.none?(&:evaluation) || Agent.now > deadline
       end
 
-      # Runs the block, which takes a place, if one is free. A connection without a place can
+      # Run the block, which takes a place, if one is free. A connection without a place can
       # only stop the agent. A client that has ended keeps its place until its thread notices.
       def place
         @lock.synchronize { yield if @connections.count(&:placed) < MAX_CONNECTIONS }
       end
 
-      # Expects a proof from the process with this pid, which gets the text's address
+      # Expect a proof from the process with this pid, which gets the text's address
       # beforehand.
       # @return [Integer, nil] the text's address
       def expect(pid)
@@ -68,7 +68,7 @@ module Tracepoint
         proof
       end
 
-      # Serves clients that are already connecting, in the calling thread. Polls instead of
+      # Serve clients that are already connecting, in the calling thread. Poll instead of
       # waiting: waiting would release the GVL, which costs 0.1 s per busy thread.
       def welcome
         @group.add(Thread.current)
@@ -82,13 +82,13 @@ module Tracepoint
         nil
       end
 
-      # Admits no more clients.
+      # Admit no more clients.
       def shut
         @is_shut = true
         @thread.kill.join(STOP_SECONDS) unless [nil, Thread.current].include?(@thread)
       end
 
-      # Closes the server when the process or the agent ends.
+      # Close the server when the process or the agent ends.
       def close
         return unless @pid == Process.pid
 
@@ -101,7 +101,7 @@ module Tracepoint
         nil
       end
 
-      # Closes the copies of the sockets in a child.
+      # Close the copies of the sockets in a child.
       def abandon
         [@listener, *@connections.map { |connection| connection.wire.socket }].compact.each do |socket|
           socket.close
@@ -200,7 +200,7 @@ module Tracepoint
         connection
       end
 
-      # Ends the oldest greetings to make room. Waits for their threads to end.
+      # End the oldest greetings to make room. Wait for their threads to end.
       def end_oldest_greetings
         while (greeting = @connections.reject(&:placed)).size > MAX_GREETING
           greeting[0...-MAX_GREETING].each(&:hang_up)

@@ -6,7 +6,7 @@ module Tracepoint
     class Slices
       SECONDS = 0.002 # a single step may take longer
 
-      # Returns the CPU seconds that this thread spends in the block.
+      # Return the CPU seconds that this thread spends in the block.
       def self.cpu
         before = Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
         yield

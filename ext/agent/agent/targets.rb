@@ -34,23 +34,23 @@ module Tracepoint
       @current = nil
 
       class << self
-        # Returns a number that no earlier arming used, as far as 16 bits allow.
+        # Return a number that no earlier arming used, as far as 16 bits allow.
         def next_number
           @number = (@number % 0xffff) + 1
         end
 
-        # Enables the targets of the current arming.
+        # Enable the targets of the current arming.
         def use(targets)
           @current = targets
           targets.enable
         end
 
-        # Disables the targets, one by one.
+        # Disable the targets, one by one.
         def stop
           leave&.stop
         end
 
-        # Drops the targets when the program exits, without disabling them.
+        # Drop the targets when the program exits, without disabling them.
         def leave
           targets = @current
           @current = nil
@@ -116,7 +116,7 @@ module Tracepoint
         @all.size
       end
 
-      # Disables all targets. Native.stop has already ended the events.
+      # Disable all targets. Native.stop has already ended the events.
       def stop
         @is_over = true
         slices = Slices.new
@@ -146,7 +146,7 @@ module Tracepoint
         end_those_gone
       end
 
-      # Returns the time until the next search. A method that awaits a return is polled.
+      # Return the time until the next search. A method that awaits a return is polled.
       def seconds_left
         return rest if @is_over
         return TICK if @ending.any? || @all.each_value.any?(&:gone_at)
@@ -189,7 +189,7 @@ module Tracepoint
         found.any? { |each| each.block? && each.owner.equal?(target.found.owner) && block_key(each) == key }
       end
 
-      # Removes methods after their last open calls have returned, unless one is evaluating.
+      # Remove methods after their last open calls have returned, unless one is evaluating.
       def end_those_gone
         now = Agent.now
         @all.values.each do |target|
@@ -293,7 +293,7 @@ module Tracepoint
         @ending << target unless off?(target)
       end
 
-      # Disables a target unless it is running. Up to Ruby 3.1, disabling a TracePoint while
+      # Disable a target unless it is running. Up to Ruby 3.1, disabling a TracePoint while
       # its hook runs crashes the program, and a hook that evaluates expressions lets other
       # threads run. A TracePoint that Ruby refused to enable must not be disabled: Ruby would
       # count one target too few, and silence the last one.

@@ -47,7 +47,7 @@ module Tracepoint
         end
       end
 
-      # Returns valid UTF-8 for any string.
+      # Return valid UTF-8 for any string.
       def text(string)
         string = string.encode(Encoding::UTF_8, invalid: :replace, undef: :replace, replace: "\uFFFD") unless
           [Encoding::UTF_8, Encoding::BINARY, Encoding::US_ASCII].include?(string.encoding)
@@ -122,7 +122,7 @@ module Tracepoint
           take(4).unpack1("V")
         end
 
-        # Reads the number of items, which take at least one byte each.
+        # Read the number of items, which take at least one byte each.
         def number
           count = length
           raise Broken, "length exceeds the data" if count > @bytes.bytesize - @at

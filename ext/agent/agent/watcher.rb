@@ -5,7 +5,7 @@ module Tracepoint
     # A thread that maintains what the agent has installed in the program. It may outlive
     # the agent, so it is not in the agent's group.
     class Watcher
-      # Starts the thread, which yields this watcher.
+      # Start the thread, which yields this watcher.
       #
       # @raise [ThreadError] if no thread can be started
       def initialize
@@ -21,12 +21,12 @@ module Tracepoint
         leave_group
       end
 
-      # Sleeps. Call in the block. Uses Kernel.sleep: the program may define another sleep.
+      # Sleep, with Kernel.sleep: the program may define another sleep. Call in the block.
       def pause(seconds)
         Kernel.sleep(seconds)
       end
 
-      # Ends a pause. Needs no Mutex, so signal handlers may call it.
+      # End a pause. This needs no Mutex, so signal handlers may call it.
       def wake
         @thread.wakeup
       rescue ThreadError # the thread has ended, or belongs to the parent

@@ -26,7 +26,7 @@ module Tracepoint
         @rest = "".b
       end
 
-      # Returns the next frame, which must be complete by the deadline. Without a deadline,
+      # Return the next frame, which must be complete by the deadline. Without a deadline,
       # its beginning may take any time.
       # @raise [Gone, Broken]
       def read(deadline = nil)
@@ -45,7 +45,7 @@ module Tracepoint
         @lock.synchronize { frames(type, request, body).each { |frame| write(frame) } }
       end
 
-      # Sends a reply with open files.
+      # Send a reply with open files.
       def reply_with(request, map, files)
         frame = head(REPLY, 0, request, Values.encode(map))
         Early.complete
@@ -65,7 +65,7 @@ module Tracepoint
         raise Gone
       end
 
-      # Sends an event, unless that would take longer than the deadline. The process is
+      # Send an event, unless that would take longer than the deadline. The process is
       # ending, and the thread that usually writes may be stuck, so this starts no frame
       # that it cannot complete.
       def last_words(map, deadline)
@@ -86,7 +86,7 @@ module Tracepoint
         raise Broken, "unexpected payload" if length.positive? && (type == CANCEL || flags == 1)
       end
 
-      # Returns the sockets that are ready before the deadline, if any.
+      # Return the sockets that are ready before the deadline, if any.
       def await(read, write, deadline)
         left = deadline && (deadline - Agent.now)
         IO.select(read, write, nil, left) unless left&.negative?
@@ -114,14 +114,14 @@ module Tracepoint
         [payload.bytesize, type, flags, 0, request].pack("VCCvV") << payload
       end
 
-      # Returns one frame; or, if the body is too long, pieces of it and a final frame.
+      # Return one frame; or, if the body is too long, pieces of it and a final frame.
       def frames(type, request, body)
         return [head(type, 0, request, body)] if body.bytesize <= MAX_PAYLOAD
 
         chunks(0, request, body) + [head(type, 1, request, "")]
       end
 
-      # Creates each piece when it is needed.
+      # Create each piece when it is needed.
       def chunks(channel, request, bytes)
         return [head(DATA, channel, request, bytes)].lazy if bytes.bytesize.between?(1, MAX_PAYLOAD)
 

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # Reads the arguments of a framework's span from what is not ours: only while
-  # someone traces the span, and an error costs the arguments, not the program.
+  # Reads the arguments of a span from a framework's objects. It reads only while the span
+  # is traced, and an error drops the arguments instead of breaking the program.
   # @api private
   class ArgumentReader
     # @param span [Span]
@@ -12,8 +12,8 @@ module Tracepoint
     end
 
     # @yieldreturn [Array] the arguments
-    # @return [Array] all nil while nobody traces the span, or if the block raises
-    #   or returns another number
+    # @return [Array] all nil if the span is untraced, or if the block raises or
+    #   returns another number
     def read
       return @nothing unless @span.enabled?
 

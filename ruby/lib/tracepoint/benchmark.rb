@@ -4,14 +4,14 @@ require "rbconfig"
 
 module Tracepoint
   class << self
-    # Measure what calls of this gem cost while nobody traces, in a Ruby of its own: the
-    # same one, with the same extension, without the application. Nothing is defined or
-    # fired in this process. Takes about a second.
+    # Measure the cost of untraced calls of this gem, in a separate Ruby process. It runs
+    # the same Ruby with the same extension, without the application. This process defines
+    # and fires nothing. Takes about a second.
     #
     #   $ ruby -rtracepoint -e 'puts Tracepoint.benchmark'
     #
     # @return [Benchmark]
-    # @raise [RuntimeError] that Ruby failed; with what it said
+    # @raise [RuntimeError] the other Ruby failed; the message contains its output
     def benchmark
       Benchmark.run
     end
@@ -35,29 +35,29 @@ module Tracepoint
   }.freeze
   private_constant :LABELS
 
-  # What calls of this gem cost while nobody traces: a figure each, in nanoseconds a call,
-  # the median of 21 interleaved rounds, each less its empty loop. Frozen.
+  # The cost of untraced calls of this gem. Each figure is in nanoseconds per call: the
+  # median of 21 interleaved rounds, minus the empty loop. Frozen.
   #
-  # Where there is no extension they are the figures of the methods that do nothing in its
-  # place, and {#supported} is false.
+  # Without the extension, the figures measure the no-op methods that replace it, and
+  # {#supported} is false.
   #
   # @!attribute ruby
-  #   @return [String] RUBY_DESCRIPTION of the Ruby that was measured
+  #   @return [String] RUBY_DESCRIPTION of the measured Ruby
   # @!attribute supported
-  #   @return [Boolean] {Tracepoint.supported?} there
+  #   @return [Boolean] value of {Tracepoint.supported?} there
   # @!attribute fire_ns
-  #   @return [Float] a probe without arguments; `fire_integer_ns` and so on: with one
+  #   @return [Float] a probe without arguments; `fire_integer_ns` and others: with one
   # @!attribute fire_block_ns
-  #   @return [Float] a block instead of the arguments, which does not run
+  #   @return [Float] a block instead of arguments, which does not run
   # @!attribute fire_by_name_ns
-  #   @return [Float] a probe without a definition; `fire_keyword_ns`: its argument by name
+  #   @return [Float] an undefined probe; `fire_keyword_ns`: with its argument by name
   # @!attribute fire_disabled_ns
-  #   @return [Float] one of a provider that is disabled
+  #   @return [Float] a probe of a disabled provider
   # @!attribute measure_ns
-  #   @return [Float] a span around an empty block; `measure_result_ns`: which sets a result
+  #   @return [Float] a span around an empty block; `measure_result_ns`: that sets a result
   # @!attribute traced_method_ns
-  #   @return [Float] an empty method that {Methods} traces; `calling_method_ns`: one that
-  #     calls an empty method, and nothing else
+  #   @return [Float] an empty method that {Methods} traces; `calling_method_ns`: a method
+  #     that only calls an empty method
   Benchmark = Struct.new(:ruby, :supported, *LABELS.keys, keyword_init: true) do
     class << self
       # @api private
@@ -66,14 +66,14 @@ module Tracepoint
         output = IO.popen([environment, *command, { err: %i[child out] }], &:read)
         raise "the benchmark's Ruby failed: #{output.strip}" unless $?.success?
 
-        # Before them may stand what the loader has to say.
+        # Messages of the dynamic loader may precede the figures.
         ruby, supported, *figures = output.lines(chomp: true).last(LABELS.size + 2)
         new(ruby: ruby.freeze, supported: supported == "true", **figures.to_h { |line| figure(*line.split) }).freeze
       end
 
       private
 
-      # Nothing that the application's own environment loads or switches off.
+      # Keep out whatever the application's environment loads or disables.
       def environment
         { "RUBYOPT" => nil, "RUBYLIB" => nil, "TRACEPOINT" => nil }
       end
@@ -83,7 +83,7 @@ module Tracepoint
         [RbConfig.ruby, "-W0", *("--yjit" if jit), *paths.map { |path| "-I#{path}" }, File.join(__dir__, "benchmark/child.rb")]
       end
 
-      # An installed gem has its extension in another folder.
+      # An installed gem has its extension in a separate folder.
       def paths
         extension = $LOADED_FEATURES.grep(%r{/tracepoint/native\.#{RbConfig::CONFIG["DLEXT"]}\z})
         [File.expand_path("..", __dir__), *extension.map { |path| File.expand_path("../..", path) }]
@@ -94,10 +94,10 @@ module Tracepoint
       end
     end
 
-    # @return [String] a table
+    # @return [String] a table of all figures
     def to_s
       rows = LABELS.map { |name, label| format("  %-45s %8.1f", label, self[name]) }
-      [ruby, *("no extension: nothing can be traced here" unless supported), "ns a call while nobody traces:", *rows].join("\n")
+      [ruby, *("no extension: nothing can be traced here" unless supported), "ns per untraced call:", *rows].join("\n")
     end
   end
 end

@@ -3,23 +3,23 @@
 module Tracepoint
   class << self
     # @!method disable
-    #   No probe reads as traced from now on, whoever traces it, also those that
-    #   are defined later. Tracers go on seeing the probes, and get nothing. At any
-    #   time, from any thread, from a signal's handler; children inherit it.
+    #   Make all probes count as untraced, including those defined later. Tracers
+    #   still see the probes, but get no events. May be called at any time, from any
+    #   thread, and from signal handlers. Child processes inherit the state.
     #   @return [nil]
 
     # @!method enable
-    #   Undo {#disable}. Providers that are disabled stay so.
+    #   Undo {#disable}. Disabled providers stay disabled.
     #   @return [nil]
 
     # @!method toggle
-    #   {#disable}, or {#enable} if that was done.
+    #   Call {#enable} if disabled, else {#disable}.
     #   @return [nil]
 
     # @!method disabled?
-    #   @return [Boolean] whether {#disable} holds
+    #   @return [Boolean] whether {#disable} is in effect
 
-    # Say when probes may be traced. All that the block sets counts at its end.
+    # Configure when probes may be traced. The settings take effect when the block ends.
     #
     #   Tracepoint.configure do |config|
     #     config.mode = :signal     # off, until a signal turns it on, and off again
@@ -29,20 +29,20 @@ module Tracepoint
     # `TRACEPOINT=on` or `TRACEPOINT=off` in the environment takes precedence.
     # @yieldparam config [Configuration::Settings]
     # @return [nil]
-    # @raise [ArgumentError] no such mode, mode :signal without a signal, or one
-    #   that cannot be trapped; nothing is changed then
+    # @raise [ArgumentError] unknown mode, mode :signal without a signal, or a signal
+    #   that cannot be trapped. The settings then stay unchanged
     def configure(&block)
       @configuration.change(&block)
     end
   end
 
-  # When probes may be traced: always, never, or as a signal says.
+  # The times at which probes may be traced: always, never, or toggled by a signal.
   class Configuration
     # @!attribute mode
-    #   @return [Symbol] `:on` (by default), `:off` or `:signal`; a String and
-    #   any case will do
+    #   @return [Symbol] `:on` (the default), `:off`, or `:signal`; may be set as a
+    #   String and in any case
     # @!attribute signal
-    #   @return [String, Symbol, Integer, nil] for mode :signal
+    #   @return [String, Symbol, Integer, nil] the signal for mode :signal
     Settings = Struct.new(:mode, :signal) do
       # @api private
       def check
@@ -53,12 +53,12 @@ module Tracepoint
     end
 
     # @api private
-    # @param environment [String, nil] what the variable TRACEPOINT says
+    # @param environment [String, nil] value of the variable TRACEPOINT
     def initialize(environment)
       @lock = Mutex.new
       @settings = Settings.new(:on, nil)
       @handler = nil
-      mode = environment&.downcase(:ascii) # of bytes that are no text, too
+      mode = environment&.downcase(:ascii) # the bytes may be invalid text
       @fixed = %w[on off].include?(mode)
       return if environment.nil? || environment.empty?
 
@@ -80,7 +80,7 @@ module Tracepoint
 
     private
 
-    # With TRACEPOINT=on or off the signal is taken, too, and does nothing: who sends it does not know.
+    # Trap the signal even if TRACEPOINT fixes the mode: its senders do not know that.
     def apply(wanted)
       handler = SignalHandler.new(wanted.signal) { Tracepoint.toggle unless @fixed } if wanted.mode == :signal
       @handler&.remove
@@ -91,23 +91,23 @@ module Tracepoint
     end
   end
 
-  # Runs a block at each signal, and then the handler that was there.
+  # Runs a block on each signal, and then the previous handler.
   # @api private
   class SignalHandler
-    # @raise [ArgumentError] no such signal, or a reserved one
+    # @raise [ArgumentError] unknown or reserved signal
     def initialize(signal, &block)
       @signal = signal
       @block = block
       @handler = method(:call).to_proc
-      # trap takes it, too: what it is given runs as the program ends.
-      raise ArgumentError, "it is no signal" if [0, "EXIT", "SIGEXIT"].include?(signal.is_a?(Symbol) ? signal.to_s : signal)
+      # trap accepts EXIT as well, and runs its handler when the program exits.
+      raise ArgumentError, "not a signal" if [0, "EXIT", "SIGEXIT"].include?(signal.is_a?(Symbol) ? signal.to_s : signal)
 
       @previous = trap(signal, @handler)
     rescue ArgumentError, SystemCallError => e
       raise ArgumentError, "config.signal cannot be #{signal.inspect}: #{e.message}"
     end
 
-    # Put the handler back that was there. A later one, which may call this one, stays.
+    # Restore the previous handler. A later handler, which may call this one, stays.
     def remove
       @block = nil
       current = trap(@signal, @handler)
@@ -116,7 +116,7 @@ module Tracepoint
 
     private
 
-    # As a signal's handler it can take no lock.
+    # A signal handler must not lock.
     def call(number)
       @block&.call
       @previous.call(number) if @previous.respond_to?(:call)

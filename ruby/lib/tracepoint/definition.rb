@@ -2,18 +2,20 @@
 
 module Tracepoint
   class << self
-    # Define an event. Doing so again with the same types gives the same probe.
+    # Define an event. A repeated definition with the same types returns the same probe.
     #
     #   CHECKOUT = Tracepoint.define(:checkout, {id: Integer, sku: String}, provider: :shop)
     #
     # @overload define(name, operands = {}, provider: "ruby_app")
     #   @param name [Symbol, String] `:checkout`, or `"shop:checkout"`
-    #   @param operands [Hash{Symbol => Class, Symbol}, Array] at most 12, each
-    #     Integer, String, Symbol, Float or :bool; an Array of types leaves them
-    #     without names
+    #   @param operands [Hash{Symbol => Class, Symbol}, Array] at most 12 types by
+    #     name: Integer, String, Symbol, Float, or :bool; an Array of types defines
+    #     operands without names
     #   @param provider [Symbol, String]
     #   @return [Probe]
-    #   @raise [DefinitionError]
+    #   @raise [DefinitionError] invalid name or type, too many operands, or the name
+    #     is defined with other types
+    #   @raise [ArgumentError, TypeError] malformed arguments
     def define(name, *rest)
       operands, provider = Definition.parameters(:define, name, rest, %i[provider])
       Definition.event(name, operands, provider)
@@ -25,26 +27,31 @@ module Tracepoint
     #   REQUEST.measure("GET") { |span| span[:status] = 200 }
     #
     # @overload define_span(name, operands = {}, result: {}, provider: "ruby_app")
-    #   @param operands [Hash{Symbol => Class, Symbol}, Array] with the results
-    #     at most 10
-    #   @param result [Hash{Symbol => Class, Symbol}] what becomes known during
-    #     the span: arguments of `checkout__end` alone, nil where never set
+    #   @param name [Symbol, String] `:request`, or `"shop:request"`; at most 56
+    #     characters without the provider
+    #   @param operands [Hash{Symbol => Class, Symbol}, Array] at most 10, including
+    #     the results
+    #   @param result [Hash{Symbol => Class, Symbol}] values that become known during
+    #     the span: arguments of `checkout__end` only, nil if never set
+    #   @param provider [Symbol, String]
     #   @return [Span]
-    #   @raise [DefinitionError]
+    #   @raise [DefinitionError] invalid name or type, too many operands, or the name
+    #     is defined with other types
+    #   @raise [ArgumentError, TypeError] malformed arguments
     def define_span(name, *rest)
       operands, provider = Definition.parameters(:define_span, name, rest, %i[provider result])
       Definition.span(name, operands, provider)
     end
 
-    # Ruby 2.7 would take a Hash of operands for keywords; this tells the two
-    # apart, there and later.
+    # Ruby 2.7 would treat a Hash of operands as keywords. This distinguishes them in
+    # every version.
     ruby2_keywords :define, :define_span
 
     private
 
-    # Called at the first use of a name that nobody defined.
-    # @return [Probe, Span, nil, String] nil: there are too many; a String: why
-    #   none can be made
+    # Called at the first use of an undefined name.
+    # @return [Probe, Span, nil, String] nil: the limit is reached; a String: the
+    #   reason why it cannot be declared
     def declare(kind, name, arguments, keywords)
       Definition.undeclared(kind, name, arguments, keywords)
     rescue StandardError => e
@@ -54,7 +61,7 @@ module Tracepoint
     end
   end
 
-  # From a description to an entry of the registry.
+  # Converts a description to an entry of the registry.
   module Definition
     module_function
 
@@ -68,7 +75,7 @@ module Tracepoint
       [Operands.declared(rest.fetch(0, {}), options.fetch(:result, {})), options[:provider]]
     end
 
-    # Operands without their braces arrive as keywords.
+    # Operands without braces arrive as keywords.
     def check_options(method, name, options, rest, known)
       operands = options.reject { |keyword, _| known.include?(keyword) }
       return if operands.empty?
@@ -91,13 +98,13 @@ module Tracepoint
       define(Probe, *Names.split(name, provider), operands)
     end
 
-    # @param method [String, nil] the Ruby name of the method that it measures
+    # @param method [String, nil] the Ruby name of the measured method
     def span(name, operands, provider, method = nil)
       define(Span, *Names.split(name, provider), operands, method)
     end
 
-    # If two threads define one name at once, the registry lets one win;
-    # the other is shown what won.
+    # If two threads define the same name at once, the registry accepts one, and
+    # returns its entry to both.
     def define(kind, provider, name, operands, method = nil)
       entry = add(kind, provider, name, operands, method)
       return Registry.declared(entry, operands.codes) if operands.same_types?(entry)
@@ -106,7 +113,7 @@ module Tracepoint
     end
     private_class_method :define
 
-    # @return [Probe, Span, nil] nil: there are too many
+    # @return [Probe, Span, nil] nil: the limit is reached
     def undeclared(kind, name, arguments, keywords)
       add(kind == :span ? Span : Probe, *Names.split(name), Operands.inferred(arguments, keywords))
     end
@@ -129,7 +136,7 @@ module Tracepoint
     end
     private_class_method :check
 
-    # As by a definition that was changed and loaded again.
+    # Raised for example after a changed definition was reloaded.
     def taken(provider, name, operands, entry)
       raise DefinitionError,
             "#{provider}:#{name}#{operands} cannot be defined: there is #{entry.is_a?(Span) ? "a span" : "a probe"} #{entry}, " \

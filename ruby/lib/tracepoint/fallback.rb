@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
-# The same API where there is no extension: definitions and arguments are
-# checked, and nothing is ever traced.
+# The same API without the extension: it checks definitions and arguments, and never
+# traces.
 #
-# Only the main Ractor checks: the registry is a Ruby object, which others
-# cannot see, and a call that does nothing must not fail there.
+# Only the main Ractor checks. The registry is a Ruby object that other Ractors cannot
+# access, and a call without effect must not fail there.
 module Tracepoint
   # See tracepoint/provider.rb.
   class Provider
@@ -32,10 +32,10 @@ module Tracepoint
     end
   end
 
-  # The arguments that an entry takes. Of an undeclared one the types may be
-  # learned later; keywords is nil of one that is declared.
+  # The arguments of an entry. The types of an undeclared entry may be learned later.
+  # keywords is nil for a declared entry.
   Shape = Struct.new(:labels, :types, :keywords, :results) do
-    # @return [Array, nil] one value for each operand, if there are that many
+    # @return [Array, nil] one value per operand; nil if the number differs
     def arrange(arguments)
       *positional, last = arguments
       values = keywords.to_i.positive? && flagged?(last) ? positional + named(last) : arguments
@@ -58,7 +58,7 @@ module Tracepoint
 
     private
 
-    # Without their values, if they are others.
+    # Return no values if the names differ.
     def named(hash)
       names = labels.last(keywords)
       hash.size == names.size && names.all? { |name| hash.key?(name) } ? hash.values_at(*names) : []
@@ -95,7 +95,7 @@ module Tracepoint
       !@shape.keywords.nil?
     end
 
-    # Raises of one that is declared, and in strict mode.
+    # Raises for declared entries, and in strict mode.
     def check(arguments)
       values = @shape.arrange(arguments)
       return check_values(values) if values
@@ -129,7 +129,7 @@ module Tracepoint
 
     private
 
-    # A probe without operands ignores what its block returns.
+    # A probe without operands ignores its block's value.
     def values_of(value)
       return [] if operands.empty?
 
@@ -185,8 +185,7 @@ module Tracepoint
     end
   end
 
-  # The errors of strict mode, for a program that is tested where there are no
-  # probes.
+  # The errors of strict mode, for tests on platforms without probes.
   module Strict
     FITTING = {
       Integer => [Integer], Float => [Float, Integer], String => [String, Symbol], Symbol => [String, Symbol],
@@ -197,7 +196,7 @@ module Tracepoint
 
     module_function
 
-    # Converts an undeclared probe's strings.
+    # Converts the strings of an undeclared probe.
     def stringify(operands, values)
       operands.values.zip(values).map { |type, value| [String, Symbol].include?(type) && !value.nil? ? string_of(value) : value }
     end
@@ -232,7 +231,7 @@ module Tracepoint
   end
   private_constant :Strict
 
-  # Everything that was defined.
+  # All definitions.
   module Registry
     @lock = Mutex.new
     @names = {}
@@ -287,7 +286,7 @@ module Tracepoint
         @undeclared.size < @limit
       end
 
-      # Count an event, and warn of the first if there is a message.
+      # Count an event. If there is a message, warn the first time.
       def lose(counter, message = nil)
         return unless main?
 
@@ -334,15 +333,15 @@ module Tracepoint
 
       private
 
-      # A signal's handler may not lock. It need not: it has the main thread,
-      # and no step below can be interrupted half done.
+      # A signal handler must not lock. It does not need to: it runs in the main thread,
+      # and each step below is atomic.
       def locked(&block)
         @lock.synchronize(&block)
       rescue ThreadError
         yield
       end
 
-      # The line of the program that called.
+      # Warn with the program's line that made the call.
       def warn_of(message)
         place = caller_locations.find { |location| !location.path.start_with?(__dir__) }
         warn("#{place&.path}:#{place&.lineno}: warning: #{message}")
@@ -413,7 +412,7 @@ module Tracepoint
 
     private
 
-    # Checks for a wrong kind; raises for one that is declared, and in strict mode.
+    # Detect the wrong kind of entry. Raises for declared entries, and in strict mode.
     def lost?(entry, kind, message)
       return false unless entry.is_a?(kind)
       raise ArgumentError, "#{entry} #{message}" if strict || !entry.__send__(:undeclared?)

@@ -2,24 +2,24 @@
 
 require "rbconfig"
 
-# Loads what the rest stands on: the extension, or the no-op in its place.
+# Loads the extension, or the no-op implementation in its place.
 module Tracepoint
   module Implementation
     module_function
 
-    # @return [Boolean] whether it is the extension
+    # @return [Boolean] whether the extension was loaded
     def load
       return fallback if ENV["TRACEPOINT_NATIVE"] == "0"
 
       native
       true
     rescue LoadError => e
-      # Warn where there could be probes: nobody wants to go without by accident.
+      # Warn if probes are possible here: the extension may be missing by accident.
       warn "tracepoint: no extension, so no probes: #{e.message}#{"; #{remedy}" if buildable?}" if $VERBOSE || buildable?
       fallback
     end
 
-    # Would extconf.rb build it here?
+    # Return whether extconf.rb would build the extension here.
     def buildable?
       RUBY_ENGINE == "ruby" && RbConfig::CONFIG["host_os"].include?("linux") &&
         %w[x86_64 aarch64].include?(RbConfig::CONFIG["host_cpu"])
@@ -32,14 +32,14 @@ module Tracepoint
       "`gem pristine tracepoint-usdt` builds it, given a C compiler, make and Ruby's headers"
     end
 
-    # A checkout keeps one for each kind of Ruby that built it there; an installed
-    # gem has the one.
+    # A checkout keeps one extension per kind of Ruby that built it; an installed gem has
+    # only one.
     def native
       built = File.join(__dir__, "native", abi, "native")
       require File.exist?("#{built}.#{RbConfig::CONFIG["DLEXT"]}") ? built : "tracepoint/native"
     end
 
-    # A static Ruby has a folder of its own: the extension of a shared one would load
+    # A static Ruby has a separate folder. The extension of a shared Ruby would load
     # libruby, a second VM, into it.
     def abi
       config = RbConfig::CONFIG

@@ -6,7 +6,7 @@ require_relative "methods/parameters"
 require_relative "methods/wrapper"
 
 module Tracepoint
-  # Spans for methods: `extend` a class or a module with it, and say which.
+  # Spans for methods: `extend` a class or a module with it, and name the methods.
   #
   #   class Shop::Till
   #     extend Tracepoint::Methods
@@ -16,19 +16,19 @@ module Tracepoint
   #     end, args: {cents: Integer}
   #   end
   #
-  # That is the span `shop_till:pay_bang`, which tracers also know as
-  # `Shop::Till#pay!`. The method is replaced where it stands, by one with the
-  # same parameters, visibility, owner and place in its file.
+  # This defines the span `shop_till:pay_bang`, which tracers also know as
+  # `Shop::Till#pay!`. A wrapper replaces the method in place. It has the same
+  # parameters, visibility, owner, and source location.
   #
-  # For a class that is not yours: `Tracepoint::Methods.trace(Net::HTTP, :request)`.
+  # For a class of another library: `Tracepoint::Methods.trace(Net::HTTP, :request)`.
   module Methods
-    # A span's name, taken by a method for good; its wrapper while it is traced.
+    # A span's name, which a method keeps forever; its wrapper while it is traced.
     Claim = Struct.new(:number, :ruby_name, :span, :wrapper, :removed) do
       def same?(other)
         ruby_name ? ruby_name == other.ruby_name : wrapper.nil? || wrapper.of?(other.owner, [other.name])
       end
 
-      # @return [Wrapper] the one that was removed
+      # @return [Wrapper] the removed wrapper
       def release
         wrapper.tap(&:remove)
       ensure
@@ -40,56 +40,65 @@ module Tracepoint
 
     @lock = Monitor.new
     @claims = {}
-    # Their keys by method. A class that is loaded again must not be kept: ids are
-    # never given twice.
+    # Keys of the claims by method. They must not keep reloaded classes alive, so they use
+    # object ids, which are never reused.
     @keys = {}
     @serial = 0
     @installing = nil
 
-    # Trace methods of this class: its own, or inherited ones, which then are
+    # Trace methods of this class: its own methods, or inherited ones, which are then
     # traced for this class only.
     # @param names [Array<Symbol>]
-    # @param args [Hash{Symbol => Class, Symbol}] arguments of the methods that
-    #   become arguments of the span, nil where a default counts
+    # @param args [Hash{Symbol => Class, Symbol}] arguments of the methods that become
+    #   arguments of the span; nil if the call uses the default
     # @param as [Symbol, String] the span's name, or `"provider:name"`
-    # @return [Symbol, Array<Symbol>] the names, as `private` does
-    # @raise [NameError] no such method
-    # @raise [DefinitionError] the span's name is taken by something else, or
-    #   cannot be made from the method's
+    # @return [Symbol, Array<Symbol>] the names, like `private`
+    # @raise [NameError] unknown method
+    # @raise [ArgumentError] unknown argument, several methods with `as`, or a class method
+    # @raise [DefinitionError] the span's name is taken, or cannot be derived from the
+    #   method's name
     def trace(*names, args: {}, as: nil)
       Methods.trace(self, *names, args: args, as: as)
     end
 
     # Trace methods of the class itself: `trace_class_method def self.open`.
+    # @param (see #trace)
     # @return (see #trace)
+    # @raise (see #trace)
     def trace_class_method(*names, args: {}, as: nil)
       Methods.trace(singleton_class, *names, args: args, as: as)
     end
 
-    # Trace the public methods that this class has of its own by now, but for
-    # those of `attr_reader` and its like.
+    # Trace the public methods that this class has defined so far, except methods
+    # of `attr_reader` and the like.
     # @return [Array<Symbol>] their names
+    # @raise (see #trace)
     def trace_all
       Methods.trace_all(self)
     end
 
-    # Put the methods back. The spans stay, and have no more events.
-    # @param names [Array<Symbol>] none: all of this class
-    # @return [Array<Symbol>] those that were traced
-    # @raise [NameError] no such method
+    # Restore the methods. The spans stay, and have no more events.
+    # @param names [Array<Symbol>] none: all methods of this class
+    # @return [Array<Symbol>] the methods that were traced
+    # @raise [NameError] unknown method
     def untrace(*names)
       Methods.untrace(self, *names)
     end
 
+    # Restore methods of the class itself.
+    # @param (see #untrace)
     # @return (see #untrace)
+    # @raise (see #untrace)
     def untrace_class_method(*names)
       Methods.untrace(singleton_class, *names)
     end
 
-    # Arguments of the method that become arguments of its span.
+    # Arguments of a method that become arguments of its span.
     Named = Struct.new(:operands_by_name) do
       def initialize(args)
-        raise ArgumentError, "args: takes a Hash of arguments to types, {cents: Integer}, not #{args.inspect}" unless Hash === args
+        unless Hash === args
+          raise ArgumentError, "args: must be a Hash of argument names to types, such as {cents: Integer}, not #{args.inspect}"
+        end
 
         super
       end
@@ -105,20 +114,25 @@ module Tracepoint
     private_constant :Named
 
     class << self
+      # Trace methods of any class or module.
+      # @param owner [Module]
       # @param by [Class] a {Tracer}, instead of `args`
       # @see #trace
       def trace(owner, *names, args: {}, as: nil, by: Named.new(args))
-        raise ArgumentError, "as: is the name of one span, not of #{names.size}" if as && names.size != 1
+        raise ArgumentError, "as: names one span, and #{names.size} methods are given" if as && names.size != 1
 
         @lock.synchronize { names.each { |name| wrap(owner, name.to_sym, by, as) } }
         names.size == 1 ? names.first : names
       end
 
+      # @param owner [Module]
+      # @param by [Class] a {Tracer}
       # @see #trace_all
       def trace_all(owner, by: Named.new({}))
         Array(trace(owner, *Lookup.traceable(owner), by: by))
       end
 
+      # @param owner [Module]
       # @see #untrace
       def untrace(owner, *names)
         @lock.synchronize do
@@ -128,22 +142,23 @@ module Tracepoint
         end
       end
 
-      # @return [Array<Span>] of the methods of this class that are traced
+      # @param owner [Module]
+      # @return [Array<Span>] the spans of this class's traced methods
       def spans(owner)
         @lock.synchronize { @claims.each_value.select { |it| it.wrapper&.of?(owner, []) }.map(&:span) }
       end
 
       # @api private
-      # @param ruby_name [String] of a method, `Shop::Till#pay!`
-      # @return [Array<String>] its spans' names, `shop_till:pay_bang`; more than one if
-      #   `as:` changed
+      # @param ruby_name [String] name of a method, such as `Shop::Till#pay!`
+      # @return [Array<String>] names of its spans, such as `shop_till:pay_bang`; several
+      #   if `as:` changed
       def named(ruby_name)
         @lock.synchronize { @claims.select { |_, it| it.ruby_name == ruby_name }.keys }
       end
 
       private
 
-      # A method that is traced already stays as it is.
+      # A method that is already traced stays unchanged.
       def wrap(owner, name, tracer, as)
         return if ours?(owner, name)
 
@@ -160,18 +175,18 @@ module Tracepoint
         install(wrapper, claim || publish(span, key.join(":"), wrapper.ruby_name), sources)
       end
 
-      # A method under two spans could not be put back.
+      # A method with two wrappers could not be restored.
       def traced?(claim, wrapper)
         key = @keys[[wrapper.owner.object_id, wrapper.name]]
         other = @claims[key]
         return false unless other&.wrapper&.of?(wrapper.owner, [wrapper.name]) && other.wrapper.current?
         return true if other.equal?(claim)
 
-        raise DefinitionError, "#{wrapper.ruby_name || wrapper.name} is traced already, as #{key}: untrace it first"
+        raise DefinitionError, "#{wrapper.ruby_name || wrapper.name} is already traced as #{key}: untrace it first"
       end
 
-      # A hook of `method_added` may ask for what it is told of: a wrapper, or an
-      # original under its other name.
+      # A `method_added` hook may ask to trace the method that it reports, which may be a
+      # wrapper, or an original under its hidden name.
       def ours?(owner, name)
         name.start_with?("__tracepoint_") || @installing&.of?(owner, [name])
       end
@@ -183,16 +198,17 @@ module Tracepoint
         raise ArgumentError, "#{name} is a class method of #{owner}: trace_class_method #{name.inspect}"
       end
 
-      # A method that was defined again, as its file was loaded again, is the same by
-      # its name in Ruby.
+      # A method that was redefined because its file was reloaded counts as the same
+      # method if its Ruby name is the same.
       def check_free(key, claim, wrapper)
         other = claim ? claim.ruby_name : Registry.find(key)
         return if claim ? claim.same?(wrapper) : other.nil?
 
-        raise DefinitionError, "#{wrapper.ruby_name || wrapper.name} cannot be #{key}, which #{other || "another"} is: say another with as:"
+        raise DefinitionError, "#{wrapper.ruby_name || wrapper.name} cannot be #{key}: " \
+                               "#{other || "another method"} has that name; choose another with as:"
       end
 
-      # Where nobody traces, methods stay what they are.
+      # Without probes, methods stay unchanged.
       def wraps?
         Tracepoint.supported?
       end

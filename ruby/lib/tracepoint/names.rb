@@ -1,13 +1,13 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # The provider of names that say none.
+  # The provider of names without a provider.
   DEFAULT_PROVIDER = "ruby_app"
 
-  # Reading the names of probes, providers and operands.
+  # Parses the names of probes, providers, and operands.
   module Names
     PATTERN = /\A[A-Za-z0-9_]{1,63}\z/.freeze
-    # A span's two probes are called by its name and one of these.
+    # The names of a span's two probes are its name and one of these.
     SPAN_SUFFIXES = %w[__begin __end].freeze
     LONGEST_SPAN = 63 - SPAN_SUFFIXES.map(&:length).max
 
@@ -30,6 +30,7 @@ module Tracepoint
     end
 
     # @return [String] the name
+    # @raise [DefinitionError] invalid name
     def check(name, what)
       text = text_of(name, what)
       return text if name?(text)
@@ -40,7 +41,7 @@ module Tracepoint
     def check_span(name)
       return name if name.length <= LONGEST_SPAN
 
-      raise DefinitionError, "a span's name is at most #{LONGEST_SPAN} long: #{name.inspect}"
+      raise DefinitionError, "a span's name has at most #{LONGEST_SPAN} characters: #{name.inspect}"
     end
 
     def text_of(name, what)

@@ -5,13 +5,13 @@ require_relative "argument_reader"
 require "net/http"
 
 module Tracepoint
-  # Requests of Net::HTTP as spans `net_http:request`, from when they are written until
-  # their response is read, also through the libraries that stand on it.
+  # Requests of Net::HTTP as spans `net_http:request`, from writing the request to reading
+  # the response. This includes requests of libraries that use Net::HTTP.
   #
   #   require "tracepoint/net_http"
   #
-  # Arguments: `method`, `host` and `path`, without its query. Result: `status`. Making a
-  # connection is a span of its own, `net_http:connect`, with `host` and `port`.
+  # Arguments: `method`, `host`, and `path` without the query. Result: `status`. Opening a
+  # connection is a separate span, `net_http:connect`, with `host` and `port`.
   module NetHTTP
     REQUEST = Tracepoint.define_span(:request, { method: String, host: String, path: String },
                                      provider: :net_http, result: { status: Integer })
@@ -20,8 +20,8 @@ module Tracepoint
     CONNECTED = ArgumentReader.new(CONNECT)
     private_constant :REQUESTED, :CONNECTED
 
-    # For Net::HTTP: `request` calls itself where it has to connect first, this is
-    # called once.
+    # Prepended to Net::HTTP. `request` calls itself if it has to connect first, so this
+    # wraps `transport_request`, which runs once.
     # @api private
     module Exchange
       private
@@ -40,7 +40,7 @@ module Tracepoint
     end
 
     # @api private
-    # No error of ours may keep the response back.
+    # Our errors must not block the response.
     def self.set_status(span, response)
       span[:status] = response.code.to_i if REQUEST.enabled?
     rescue StandardError

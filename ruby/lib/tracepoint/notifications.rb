@@ -7,9 +7,9 @@ require "active_support"
 require "active_support/notifications"
 
 module Tracepoint
-  # Events of ActiveSupport::Notifications as spans: `sql.active_record` is
-  # `active_record:sql`. Loading this file subscribes to those of {EVENTS};
-  # {subscribe} adds others, also a program's own:
+  # Events of ActiveSupport::Notifications as spans: `sql.active_record` becomes
+  # `active_record:sql`. Loading this file subscribes to all {EVENTS}. {subscribe} adds
+  # others, including a program's own:
   #
   #   require "tracepoint/notifications"
   #   Tracepoint::Notifications.subscribe("purchase.shop", {id: Integer}, result: {cents: Integer})
@@ -19,8 +19,8 @@ module Tracepoint
     JOB = ->(payload) { [payload[:job].class.name, payload[:job].queue_name, payload[:job].job_id] }
     private_constant :TEMPLATE, :CACHE_KEY, :JOB
 
-    # By the event's name: the span's arguments, how they come from the payload
-    # (by default those of their names do), and its results, which do.
+    # By event name: the span's arguments; how to get them from the payload (default: by
+    # name); and the span's results, which are read by name.
     EVENTS = {
       "sql.active_record" => [
         { statement: String, name: String, cached: :bool },
@@ -46,19 +46,19 @@ module Tracepoint
     @lock = Mutex.new
 
     class << self
-      # Make an event's span, once; the first subscription stands. Its name is exact: of a pattern Rails would
-      # build every event there is.
+      # Create an event's span. Only the first subscription to an event has an effect. The
+      # event's name must be exact: for a pattern, Rails would build all its events.
       #
-      # @param event [String] as in `purchase.shop`, whose span is `shop:purchase`
-      # @param arguments [Hash{Symbol => Class, Symbol}] what the payload has
-      #   under these names when the event begins
-      # @param result [Hash{Symbol => Class, Symbol}] what it has when it ends
+      # @param event [String] such as `purchase.shop`, whose span is `shop:purchase`
+      # @param arguments [Hash{Symbol => Class, Symbol}] types of values that the payload
+      #   contains under these names when the event begins
+      # @param result [Hash{Symbol => Class, Symbol}] the same, when the event ends
       # @yieldparam payload [Hash]
-      # @yieldreturn [Array] the arguments, where the payload has them otherwise;
-      #   run only while someone traces the span, and all are nil if it raises or
-      #   returns another number
+      # @yieldreturn [Array] the arguments, if the payload has other names. The block runs
+      #   only if the span is traced. If it raises or returns another number, all
+      #   arguments are nil
       # @return [Span]
-      # @raise [DefinitionError]
+      # @raise [DefinitionError] as for {Tracepoint.define_span}
       def subscribe(event, arguments, result: {}, &read)
         provider, name = names(event)
         span = Tracepoint.define_span(name, arguments, provider: provider, result: result)
@@ -67,8 +67,9 @@ module Tracepoint
         end
       end
 
-      # The part of an event's name behind its last dot is the provider's, the
-      # rest the span's; `?` becomes `_p`, `!` `_bang`, any other character `_`.
+      # Derive names from an event's name: the part after the last dot becomes the
+      # provider, the rest the span. `?` becomes `_p`, `!` `_bang`, and other special
+      # characters `_`.
       # @return [Array(String, String)] provider and name
       def names(event)
         name, _, library = event.rpartition(".")
@@ -82,8 +83,8 @@ module Tracepoint
       end
     end
 
-    # Begins and ends a span as its event does. An event may nest in one of its
-    # name, so each fiber has a stack of those that are open.
+    # Begins and ends a span with its event. Events of one name may nest, so each fiber has
+    # a stack of open spans.
     class Subscriber
       def initialize(span, read)
         @span = span
@@ -109,7 +110,7 @@ module Tracepoint
 
       private
 
-      # A program may announce an event with something else than a Hash.
+      # A program may publish an event with a payload that is not a Hash.
       def set_results(span, payload)
         @results.each { |name| span[name] = payload[name] }
       rescue StandardError

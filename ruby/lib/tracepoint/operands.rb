@@ -1,15 +1,15 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # The operands of a definition: their names, and their types' codes; those of
-  # a span's results are the last.
+  # The operands of a definition: their names, and the codes of their types. The results of
+  # a span come last.
   class Operands
-    # Codes as they stand in the rbtrace note (docs/probes.md).
+    # Type codes of the rbtrace note (docs/probes.md).
     TYPES = { Integer => 1, String => 2, Symbol => 3, Float => 4, bool: 5 }.freeze
-    # Only nil was given so far, which says nothing of the type.
+    # The type is unknown: only nil was given so far.
     OPEN = 6
     MAX = 12
-    # A span's end has two of its own in front.
+    # The end of a span starts with these two operands.
     SPAN_OWN = %w[duration_ns outcome].freeze
 
     # @return [Array<String, nil>] nil: shown as arg0, arg1 …
@@ -18,15 +18,15 @@ module Tracepoint
     attr_reader :codes
     # @return [Array<Symbol>] the names that the caller sees
     attr_reader :labels
-    # @return [Integer, nil] how many of them were keywords of a first use, the
-    #   last ones; nil: declared
+    # @return [Integer, nil] how many of them, at the end, were keywords of a first use;
+    #   nil: declared
     attr_reader :keywords
-    # @return [Hash{Symbol => Class, Symbol}] a span's results, which are none
-    #   of its arguments
+    # @return [Hash{Symbol => Class, Symbol}] the results of a span, which are not among
+    #   its arguments
     attr_reader :results
 
-    # From what `define` is given: a Hash of names to types, or, for operands
-    # without names, an Array of types.
+    # Create operands from the arguments of `define`: a Hash of names to types, or an Array
+    # of types for operands without names.
     def self.declared(operands, results)
       raise TypeError, "results must be a Hash of names to types, not #{results.class}" unless results.is_a?(Hash)
 
@@ -44,8 +44,8 @@ module Tracepoint
     end
     private_class_method :names_of
 
-    # From the arguments of a first use. Keywords are arguments with names; if
-    # one cannot be a name, all of them are one argument, their Hash.
+    # Create operands from the arguments of a first use. Keywords are arguments with names.
+    # If one is not a valid name, all keywords become one argument, a Hash.
     def self.inferred(arguments, keywords)
       keywords ||= {}
       unless nameable?(keywords, arguments.size)
@@ -86,7 +86,7 @@ module Tracepoint
       @results = labels.last(results).zip(types.last(results)).to_h
     end
 
-    # @return [String] as in `(id: Integer) -> (status: Integer)`
+    # @return [String] such as `(id: Integer) -> (status: Integer)`
     def self.signature(arguments, results)
       lists = [arguments, results].map { |types| "(#{types.map { |name, type| "#{name}: #{type || "nil"}" }.join(", ")})" }
       results.empty? ? lists.first : lists.join(" -> ")
@@ -96,7 +96,7 @@ module Tracepoint
       self.class.signature(arguments, results)
     end
 
-    # Does an entry have these, or none that speaks against them?
+    # Return whether an entry has these types, or types that are still open.
     def same_types?(entry)
       types = entry.operands.values
       wanted = arguments.values

@@ -1,13 +1,13 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # The first half of a probe's name, and all the probes that share it.
+  # The first half of a probe's name, and all probes that share it.
   class Provider
     # @!method name
     #   @return [Symbol]
     # @!method disable
-    #   Its probes read as untraced to the program from now on, also those that
-    #   are defined later. Tracers go on seeing them, and get nothing.
+    #   Make its probes count as untraced, including those defined later. Tracers still
+    #   see the probes, but get no events.
     #   @return [self]
     # @!method enable
     #   Undo {#disable}.
@@ -16,7 +16,8 @@ module Tracepoint
     #   @return [Boolean]
 
     class << self
-      # @return [Provider, nil] the one of that name, if it has probes
+      # @param name [Symbol, String]
+      # @return [Provider, nil] the provider with this name, if it has probes
       def [](name)
         name = name.to_sym
         all.find { |provider| provider.name == name }
@@ -33,12 +34,13 @@ module Tracepoint
       Registry.entries.select { |entry| entry.provider.equal?(self) }
     end
 
-    # @return [Probe, Span, nil] the one of that name
+    # @param name [Symbol, String] name without the provider
+    # @return [Probe, Span, nil] the probe or span with this name
     def [](name)
       Registry.find("#{self.name}:#{name}")
     end
 
-    # @return [String] its name
+    # @return [String] the provider's name
     def to_s
       name.to_s
     end

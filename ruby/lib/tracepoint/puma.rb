@@ -4,20 +4,20 @@ require "tracepoint"
 require "puma"
 
 module Tracepoint
-  # How busy Puma is: while someone traces `puma:stats`, each server fires it every
+  # Reports how busy Puma is. While `puma:stats` is traced, each server fires it every
   # second, in the process that serves. In Puma's configuration:
   #
   #   plugin :tracepoint
   #
   # Arguments: `backlog`, the requests that wait for a thread; `busy`, the threads that
-  # have one; `threads`, those that there are; and `max`, those that there may be.
+  # serve a request; `threads`, the current number of threads; and `max`, their limit.
   module Puma
     STATS = Tracepoint.define(:stats, { backlog: Integer, busy: Integer, threads: Integer, max: Integer }, provider: :puma)
     # @return [Integer] seconds
     INTERVAL = 1
     private_constant :INTERVAL
 
-    # For Puma::Server, which runs behind all forks.
+    # Prepended to Puma::Server, which runs after all forks.
     # @api private
     module Sampled
       def run(*, **)
@@ -29,7 +29,7 @@ module Tracepoint
     class << self
       # @api private
       # @param server [::Puma::Server]
-      # @return [Thread, nil] nil: there is no room for one
+      # @return [Thread, nil] nil: no thread can be started
       def sampler(server)
         Thread.new { sample(server) }.tap { |thread| thread.name = "tracepoint puma" } if Tracepoint.supported?
       rescue ThreadError
@@ -37,29 +37,29 @@ module Tracepoint
       end
 
       # @api private
-      # @return [Boolean] whether it serves `pumactl`
+      # @return [Boolean] whether the server only serves `pumactl`
       def control?(server)
         defined?(::Puma::App::Status) && ::Puma::App::Status === server.app
       end
 
       private
 
-      # A server that was stopped may run again, with a thread of its own. It waits for a
-      # condition that never comes, and does not sleep: reports of stacks leave out threads
-      # that wait for work, and show those that sleep.
+      # A stopped server may run again, with a new sampler. The thread waits for a condition
+      # that is never signaled, instead of sleeping: reports of stacks omit threads that
+      # wait for work, but show sleeping ones.
       def sample(server)
         lock = Mutex.new
         never = ConditionVariable.new
         loop do
           lock.synchronize { never.wait(lock, INTERVAL) }
-          break if server.shutting_down? || server.thread&.alive? == false # as `halt` leaves it
+          break if server.shutting_down? || server.thread&.alive? == false # after `halt`
 
           STATS.fire { arguments(server) }
         end
       end
 
-      # One by one: newer Pumas begin their maxima again at each reading of `stats`. The
-      # capacity is threads that wait, and those that Puma may yet start.
+      # Reads the values one by one: in newer Pumas, reading `stats` resets their maxima.
+      # The capacity consists of waiting threads and threads that Puma may still start.
       def arguments(server)
         max = server.max_threads
         [server.backlog, max - server.pool_capacity, server.running, max]

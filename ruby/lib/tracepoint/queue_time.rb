@@ -1,22 +1,22 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # How long a request or a job waited before it began.
+  # Measures how long a request or a job waited before it began.
   # @api private
   module QueueTime
-    # Seconds, milliseconds or microseconds since 1970, told apart by their digits until
-    # the year 2286; nginx writes `t=` before them.
+    # Seconds, milliseconds, or microseconds since 1970. The number of digits distinguishes
+    # them until the year 2286. nginx writes `t=` before the number.
     TIME = /\A(?:t=)?([1-9](?:\d{9}|\d{12}|\d{15}))(?:\.(\d+))?\z/.freeze
-    # Without their dot they are alike: these are those of nanoseconds.
+    # Without the dot, all three are padded to nanoseconds, which have this many digits.
     DIGITS = 19
     private_constant :TIME, :DIGITS
 
     module_function
 
-    # @param time [String, Numeric, nil] when the wait began, as in `1795617204.394`,
-    #   `1795617204394` or `t=1795617204394514`
-    # @return [Integer, nil] nanoseconds until now; 0 where the clock that gave the time
-    #   is ahead of ours, nil if it is no time
+    # @param time [String, Numeric, nil] start of the wait, such as `1795617204.394`,
+    #   `1795617204394`, or `t=1795617204394514`
+    # @return [Integer, nil] nanoseconds until now; 0 if the clock that gave the time is
+    #   ahead of the local one; nil if it is not a time
     def since(time)
       found = TIME.match(time.to_s)
       return unless found

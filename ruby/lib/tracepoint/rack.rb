@@ -5,22 +5,21 @@ require_relative "queue_time"
 require "rack/body_proxy"
 
 module Tracepoint
-  # Rack middleware: each request is a span `rack:request`, which begins as the
-  # application is called and ends when the response's body is closed.
+  # Rack middleware: each request is a span `rack:request`. It begins before the
+  # application is called, and ends when the response's body is closed.
   #
   #   require "tracepoint/rack"
   #   use Tracepoint::Rack
   #
-  # Arguments at the begin: `method`, `path`, `id`, the request's (that of Rails,
-  # else the header X-Request-Id), and `queued_ns`, how long it waited since a server
-  # in front wrote X-Request-Start. Results: `route`, as `items#show` of Rails or
-  # `GET /items/:id` of Sinatra, and `status`. A request that was hijacked ends as
-  # the application returns, and so does one that nobody traced when it began: its
-  # body is not wrapped.
+  # Arguments at the beginning: `method`; `path`; `id`, the request ID (of Rails, else the
+  # header X-Request-Id); and `queued_ns`, the time since a proxy wrote X-Request-Start.
+  # Results: `route`, such as `items#show` (Rails) or `GET /items/:id` (Sinatra), and
+  # `status`. A hijacked request ends when the application returns. So does a request that
+  # was untraced when it began, because its body is not wrapped.
   class Rack
     REQUEST = Tracepoint.define_span(:request, { method: String, path: String, id: String, queued_ns: Integer },
                                      provider: :rack, result: { route: String, status: Integer })
-    # @return [Integer] what applications return as the status after a hijack
+    # @return [Integer] status that applications return after a hijack
     HIJACKED = -1
     private_constant :HIJACKED
 
@@ -29,8 +28,8 @@ module Tracepoint
       @app = app
     end
 
-    # @param env [Hash] of Rack
-    # @return [Array] the application's response; while someone traces, its body wrapped
+    # @param env [Hash] the Rack environment
+    # @return [Array] the application's response; if traced, with a wrapped body
     def call(env)
       outcome = :thrown
       traced = REQUEST.enabled?
@@ -56,7 +55,7 @@ module Tracepoint
     def path(env)
       script = env["SCRIPT_NAME"]
       script.nil? || script.empty? ? env["PATH_INFO"] : "#{script}#{env["PATH_INFO"]}"
-    rescue StandardError # of encodings that do not go together
+    rescue StandardError # incompatible encodings
       env["PATH_INFO"]
     end
 
@@ -66,7 +65,7 @@ module Tracepoint
       nil
     end
 
-    # The response is there: no error of ours may keep it back.
+    # The response is ready: our errors must not block it.
     def set_results(span, env, status)
       span[:status] = status.to_i
       span[:route] = env["sinatra.route"] || rails_route(env["action_dispatch.request.path_parameters"])

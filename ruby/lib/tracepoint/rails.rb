@@ -5,24 +5,24 @@ require_relative "rack"
 require_relative "notifications"
 
 module Tracepoint
-  # What a Rails application needs, in its Gemfile, and nothing else to do:
+  # Everything a Rails application needs. Add this to its Gemfile:
   #
   #   gem "tracepoint-usdt", require: "tracepoint/rails"
   #
-  # Spans of requests ({Rack}) and of Rails' events ({Notifications}), and of jobs, if
-  # Sidekiq is there ({Sidekiq}).
+  # It provides spans of requests ({Rack}), of Rails' events ({Notifications}), and, if
+  # Sidekiq is loaded, of jobs ({Sidekiq}).
   class Railtie < ::Rails::Railtie
     initializer "tracepoint.middleware" do |app|
       app.middleware.unshift Tracepoint::Rack
       app.config.extend(Placement)
     end
 
-    # The Gemfile may have it behind this gem.
+    # Sidekiq may come after this gem in the Gemfile.
     initializer("tracepoint.sidekiq") { require_relative "sidekiq" if defined?(::Sidekiq::Client) }
 
-    # Moves the middleware behind Rails' own which gives a request its identity, and
-    # before its log. An application may have replaced that one, or done without, or
-    # have deleted ours, or placed it: so the stack is looked at when Rails has made it.
+    # Moves the middleware after Rails' RequestId, which gives a request its ID, and
+    # before the logger. The application may have replaced or removed RequestId, or removed
+    # or placed our middleware, so this checks the stack after Rails has built it.
     module Placement
       def middleware=(stack)
         super

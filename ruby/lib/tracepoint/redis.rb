@@ -3,7 +3,7 @@
 require "tracepoint"
 require_relative "argument_reader"
 
-# Version 5 of the gem redis, and Sidekiq 7, use the gem redis-client.
+# Version 5 of the gem redis and Sidekiq 7 use the gem redis-client.
 %w[redis redis-client].each do |gem|
   require gem
 rescue LoadError
@@ -12,21 +12,21 @@ end
 raise LoadError, "tracepoint/redis needs the gem redis or redis-client" unless defined?(Redis) || defined?(RedisClient)
 
 module Tracepoint
-  # Commands of the gems redis and redis-client as spans `redis:command`, from when they
-  # are written until their reply is read. If Redis refuses a command, redis-client raises
-  # in the span, and version 4 of redis raises after it.
+  # Commands of the gems redis and redis-client as spans `redis:command`, from writing the
+  # command to reading the reply. If Redis rejects a command, redis-client raises inside
+  # the span, and version 4 of redis raises after it.
   #
   #   require "tracepoint/redis"
   #
-  # Arguments: `command`, as `GET`, or `PIPELINE` or `MULTI` of several that are written
-  # at once; `key`, the first one's, of {WITH_KEY}; and `count`, the number of commands.
-  # Values are never in it.
+  # Arguments: `command`, such as `GET`, or `PIPELINE` or `MULTI` for several commands
+  # written at once; `key`, the first key, for the commands of {WITH_KEY}; and `count`,
+  # the number of commands. The arguments never contain values.
   module Redis
     COMMAND = Tracepoint.define_span(:command, { command: String, key: String, count: Integer }, provider: :redis)
     ARGUMENTS = ArgumentReader.new(COMMAND)
     private_constant :ARGUMENTS
 
-    # Commands whose first argument is a key: that of others may be a secret.
+    # Commands whose first argument is a key. Other commands may start with a secret.
     WITH_KEY = %w[
       APPEND BLPOP BRPOP DECR DECRBY DEL EXISTS EXPIRE EXPIREAT GET GETDEL GETEX GETRANGE GETSET
       HDEL HEXISTS HGET HGETALL HINCRBY HKEYS HLEN HMGET HMSET HSCAN HSET HSETNX HVALS INCR INCRBY INCRBYFLOAT
@@ -36,7 +36,7 @@ module Tracepoint
       ZREMRANGEBYRANK ZREMRANGEBYSCORE ZREVRANGE ZREVRANGEBYSCORE ZREVRANK ZSCAN ZSCORE
     ].freeze
 
-    # For Redis::Client of version 4 of the gem redis.
+    # Prepended to Redis::Client of version 4 of the gem redis.
     # @api private
     module Written
       def process(commands)
@@ -45,7 +45,7 @@ module Tracepoint
       end
     end
 
-    # Middleware of RedisClient.
+    # Middleware for RedisClient.
     # @api private
     module Middleware
       def call(command, _config)

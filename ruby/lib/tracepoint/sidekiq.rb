@@ -6,16 +6,16 @@ require_relative "queue_time"
 require "sidekiq"
 
 module Tracepoint
-  # Jobs of Sidekiq as spans: `sidekiq:push` while they are written to Redis, and
-  # `sidekiq:perform` while they run. Loading this file is all there is to do, in the
-  # processes that push and in Sidekiq's.
+  # Jobs of Sidekiq as spans: `sidekiq:push` while jobs are written to Redis, and
+  # `sidekiq:perform` while a job runs. Load this file in the processes that push jobs and
+  # in Sidekiq's processes; no further setup is needed.
   #
   #   require "tracepoint/sidekiq"
   #
-  # Arguments: `job`, the class (that of ActiveJob, not its wrapper), `queue` and `id`; of
-  # a push also `count`, the number of jobs: those of `perform_bulk` are one push, whose
-  # id is that of the first. Of `perform` also `queued_ns`, how long the job waited in its
-  # queue, and `retries`, how often it has failed so far.
+  # Arguments: `job`, the class (of ActiveJob, not its wrapper); `queue`; and `id`. A push
+  # also has `count`, the number of jobs: `perform_bulk` is one push, with the ID of its
+  # first job. `perform` also has `queued_ns`, the time in the queue, and `retries`, the
+  # number of failures so far.
   module Sidekiq
     PUSH = Tracepoint.define_span(:push, { job: String, queue: String, id: String, count: Integer }, provider: :sidekiq)
     PERFORM = Tracepoint.define_span(:perform, { job: String, queue: String, id: String, queued_ns: Integer, retries: Integer },
@@ -24,8 +24,8 @@ module Tracepoint
     PERFORMED = ArgumentReader.new(PERFORM)
     private_constant :PUSHED, :PERFORMED
 
-    # For Sidekiq::Client: its middleware is called before it writes a job, and so could
-    # not measure that.
+    # Prepended to Sidekiq::Client. Client middleware runs before a job is written, so it
+    # could not measure the write.
     # @api private
     module Push
       private
@@ -41,7 +41,7 @@ module Tracepoint
 
     # Server middleware.
     class Perform
-      # @param job [Hash{String => Object}] as it stood in the queue
+      # @param job [Hash{String => Object}] the job as stored in the queue
       def call(_worker, job, queue)
         arguments = PERFORMED.read do
           [Sidekiq.name_of(job), queue, job["jid"], QueueTime.since(job["enqueued_at"]), retries(job["retry_count"])]
@@ -51,22 +51,22 @@ module Tracepoint
 
       private
 
-      # Sidekiq counts from the second failure on.
+      # Sidekiq starts to count at the second failure.
       def retries(count)
         count ? count + 1 : 0
       end
     end
 
     # @api private
-    # @return [String] what Sidekiq's log calls it
+    # @return [String] the name in Sidekiq's log
     def self.name_of(job)
       name = job["display_class"] || job["wrapped"] || job["class"]
       name.is_a?(Module) ? name.name : name
     end
 
     ::Sidekiq::Client.prepend(Push)
-    # Not with configure_server: it does nothing where sidekiq/cli is loaded after this.
-    # Only Sidekiq's own processes call what is in this chain.
+    # configure_server would have no effect if sidekiq/cli is loaded after this file. Only
+    # Sidekiq's own processes use this chain.
     configuration = ::Sidekiq.respond_to?(:default_configuration) ? ::Sidekiq.default_configuration : ::Sidekiq
     configuration.server_middleware { |chain| chain.prepend Perform }
   end

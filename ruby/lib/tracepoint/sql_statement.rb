@@ -1,17 +1,17 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # The form of SQL that statements have in common which differ in values alone.
+  # Normalizes SQL: statements that differ only in values get the same form.
   #
-  # Literals and placeholders become `?`, IN lists and VALUES rows collapse,
-  # comments go, white space is one space. Quoted identifiers, NULL, TRUE and
-  # FALSE stay. Strings are those of the SQL standard, and PostgreSQL's E'' and
-  # $$ $$; MySQL's backslashes and "strings" are not known.
+  # Literals and placeholders become `?`, IN lists and VALUES rows collapse, comments are
+  # removed, and white space becomes a single space. Quoted identifiers, NULL, TRUE, and
+  # FALSE stay. Strings follow the SQL standard, plus PostgreSQL's E'' and $$ $$. MySQL's
+  # backslashes and "strings" are not supported.
   module SqlStatement
-    # Length limit in bytes; lists of values that are cut there mostly collapse all the same.
+    # Length limit in bytes. Lists of values that are cut there usually collapse anyway.
     LONGEST = 10_000
 
-    # What is kept as it is comes first, so that nothing within it is a literal.
+    # The kept tokens come first, so that their contents are not taken for literals.
     TOKEN = %r{
       (?<kept>"(?:[^"]|"")*(?:"|\z) | `[^`]*(?:`|\z) | \[[a-z_]\w*\] | (?![ebnx]')[a-z_]\w* | ::)
       | (?<comment>--[^\n]*|/\*.*?(?:\*/|\z))
@@ -22,7 +22,7 @@ module Tracepoint
     }imx.freeze
     SIGN = /([=<>(,]|\b(?:AND|BETWEEN|LIMIT|OFFSET|THEN|ELSE|WHEN|SELECT|VALUES))(\s*)[-+]\s*\?/i.freeze
     LIST = /\bIN\s*\(\s*\?(?:\s*,\s*\?)*\s*(?:\)|,?\s*\z)/i.freeze
-    # Parentheses nest three deep: any depth would take a time that grows with its square.
+    # Parentheses may nest three deep. Unlimited depth would take quadratic time.
     ROW = /\((?>[^()]+|\((?>[^()]+|\([^()]*\))*\))*(?:\)|\z)/.freeze
     ROWS = /\bVALUES\s*#{ROW}(?:\s*,\s*#{ROW})*/i.freeze
     private_constant :LONGEST, :TOKEN, :SIGN, :LIST, :ROW, :ROWS
@@ -32,7 +32,7 @@ module Tracepoint
     def self.normalize(sql)
       text = sql.byteslice(0, LONGEST).b
       text.gsub!(TOKEN) { $~[:kept] || ($~[:comment] ? " " : "?") }
-      text.gsub!(/\s+/, " ") # first: the lists below would try each space again
+      text.gsub!(/\s+/, " ") # first: the patterns below would otherwise retry each space
       text.gsub!(SIGN, '\1\2?')
       text.gsub!(LIST, "IN (?)")
       text.gsub!(ROWS, "VALUES (?)")

@@ -3,7 +3,7 @@
 require "singleton"
 require "tracepoint"
 
-# The names of the gem ruby-static-tracing, for programs that were written for it.
+# The interface of the gem ruby-static-tracing, for programs written for it.
 #
 #   require "tracepoint/static_tracing"
 #
@@ -11,8 +11,8 @@ require "tracepoint"
 #   StaticTracing::Provider.fetch("clock").enable
 #   TICK.fire(StaticTracing.nsec, "tock")
 #
-# As there, nothing fires until tracing is enabled: here by SIGPROF, which turns
-# it on and off, or by {enable!}.
+# As in that gem, nothing fires until tracing is enabled. Enable it with {enable!}, or
+# toggle it with SIGPROF.
 module StaticTracing
   class Error < StandardError
   end
@@ -23,24 +23,24 @@ module StaticTracing
       Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
     end
 
-    # @return [Boolean]
+    # @return [Boolean] whether tracing is enabled
     def enabled?
       @enabled
     end
 
-    # Enable the probes of all providers and tracers, also of those to come.
+    # Enable the probes of all providers and tracers, including later ones.
     def enable!
       @enabled = true
       Provider.enable!
     end
 
-    # @see enable!
+    # Disable the probes of all providers and tracers.
     def disable!
       @enabled = false
       Provider.disable!
     end
 
-    # Takes no lock of Ruby's: a signal's handler may call it.
+    # Enable or disable tracing. Takes no Ruby lock: signal handlers may call it.
     def toggle_tracing!
       enabled? ? disable! : enable!
     end
@@ -65,22 +65,25 @@ module StaticTracing
     @all = {}
 
     class << self
-      # @return [Provider] the one of that name, made if it is not there
+      # @param namespace [String, Symbol]
+      # @return [Provider] the provider with this name, created if missing
       def register(namespace)
         @all[namespace.to_s] ||= new(namespace.to_s)
       end
 
-      # @raise [ProviderMissingError]
+      # @param namespace [String, Symbol]
+      # @return [Provider]
+      # @raise [ProviderMissingError] unknown provider
       def fetch(namespace)
         @all.fetch(namespace.to_s) { raise ProviderMissingError, "no provider #{namespace}" }
       end
 
-      # All of them, while other threads may add some.
+      # Enable all providers, even if other threads add some meanwhile.
       def enable!
         @all.values.each(&:enable)
       end
 
-      # @see enable!
+      # Disable all providers.
       def disable!
         @all.values.each(&:disable)
       end
@@ -99,17 +102,22 @@ module StaticTracing
       @enabled = StaticTracing.enabled?
     end
 
+    # Return the probe with this name, created if missing.
+    # @param types [Array<Class>] Integer or String
     # @return [Tracepoint]
+    # @raise [Tracepoint::InvalidArgType] another type
     def add_tracepoint(name, *types)
       tracepoints.fetch(name.to_s) { Tracepoint.new(namespace, name, *types) }
     end
 
+    # Enable the provider's probes.
     # @return [true]
     def enable
       @enabled = true
       settle
     end
 
+    # Disable the provider's probes.
     # @return [true]
     def disable
       @enabled = false
@@ -120,20 +128,21 @@ module StaticTracing
       @enabled
     end
 
-    # Disable it, and forget its name; the probes stay.
+    # Disable the provider and forget its name. The probes stay.
+    # @return [true]
     def destroy
       disable
       self.class.forget(namespace)
       true
     end
 
-    # @return [nil] the probes are in memory, in no file
+    # @return [nil] the probes are in memory, not in a file
     def path
       nil
     end
 
     # @api private
-    # The gem's provider is there once it has a probe.
+    # Apply the state to the gem's provider, which exists once it has a probe.
     def settle
       provider = ::Tracepoint::Provider[namespace]
       enabled? ? provider&.enable : provider&.disable
@@ -155,7 +164,9 @@ module StaticTracing
     TYPES = [Integer, String].freeze
     private_constant :TYPES
 
-    # @raise [TracepointMissingError, Provider::ProviderMissingError]
+    # @return [Tracepoint]
+    # @raise [TracepointMissingError, Provider::ProviderMissingError] unknown probe or
+    #   provider
     def self.fetch(provider, name)
       Provider.fetch(provider).tracepoints.fetch(name.to_s) { raise TracepointMissingError, "no tracepoint #{provider}:#{name}" }
     end
@@ -168,7 +179,7 @@ module StaticTracing
     attr_reader :args
 
     # @param types [Array<Class>] Integer or String
-    # @raise [InvalidArgType]
+    # @raise [InvalidArgType] another type
     def initialize(provider_name, name, *types)
       wrong = types.find { |type| !TYPES.include?(type) }
       raise InvalidArgType, "an argument is Integer or String, not #{wrong.inspect}" if wrong
@@ -186,13 +197,15 @@ module StaticTracing
       Provider.fetch(provider_name)
     end
 
-    # @return [Boolean] whether someone traces it
+    # @return [Boolean] whether it is traced
     def enabled?
       @probe.enabled?
     end
 
+    # Fire the probe, if it is traced.
+    # @param values [Array<Integer, String>] one per type
     # @return [Boolean] whether it fired
-    # @raise [InvalidArgumentError] other values than it has types; traced or not
+    # @raise [InvalidArgumentError] the values do not match the types; traced or not
     def fire(*values)
       unless values.size == args.size && values.zip(args).all? { |value, type| type === value }
         raise InvalidArgumentError, "#{provider_name}:#{name} takes #{args.inspect}, not #{values.map(&:class).inspect}"
@@ -202,7 +215,7 @@ module StaticTracing
     end
   end
 
-  # When tracing is on: always, never, or as SIGPROF (or another signal) says.
+  # The times at which tracing is on: always, never, or toggled by a signal (SIGPROF).
   class Configuration
     include Singleton
 
@@ -212,7 +225,7 @@ module StaticTracing
       SIGNAL = "SIGNAL"
     end
 
-    # @return [String] of {Modes}
+    # @return [String] a mode of {Modes}
     attr_reader :mode
     # @return [String] name of the signal
     attr_reader :signal
@@ -241,14 +254,14 @@ module StaticTracing
       trap_signal if mode == Modes::SIGNAL
     end
 
-    # Trace methods with a tracer: {Tracer.register}.
+    # Trace methods with a tracer, like {Tracer.register}.
     def add_tracer(tracer, owner, *names)
       tracer.register(owner, *names)
     end
 
     private
 
-    # The handler that was there is called, too.
+    # The previous handler is called as well.
     def trap_signal
       @handler = ::Tracepoint::SignalHandler.new(signal) { StaticTracing.toggle_tracing! }
     end
@@ -259,7 +272,7 @@ module StaticTracing
     end
   end
 
-  # The gem's tracers; their probes are enabled with all others.
+  # The gem's tracers. Their probes are enabled together with all others.
   module Tracer
     # @api private
     module Registering
@@ -276,7 +289,7 @@ module StaticTracing
       const_set(name, kind)
     end
 
-    # To be included in a class behind its methods.
+    # Modules to include in a class after its methods.
     module Concerns
       %i[Latency Stack].each do |name|
         const_set(name, Module.new do

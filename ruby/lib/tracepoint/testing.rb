@@ -6,17 +6,17 @@ require_relative "testing/pattern"
 require_relative "testing/fallback" unless Tracepoint.supported?
 
 module Tracepoint
-  # For a program's tests: what its probes fire, as a tracer would see it, without
-  # a tracer and without rights.
+  # For a program's tests: captures the events of its probes as a tracer would see them,
+  # without a tracer and without privileges.
   #
   #   require "tracepoint/testing"
   #
   #   events = Tracepoint::Testing.capture { till.pay(7) }
   #   events.map(&:to_s)     # => ["shop:pay__begin(cents: 7)", "shop:pay__end(…)"]
   #
-  # {Assertions} are for minitest, {Matchers} for RSpec.
+  # {Assertions} are for minitest, {Matchers} are for RSpec.
   module Testing
-    # All that fires from its beginning until it is closed.
+    # Records all events from its creation until it is closed.
     # @api private
     class Capture
       def initialize
@@ -33,10 +33,11 @@ module Tracepoint
       end
     end
 
-    # Run the block while all probes count as traced, by somebody who keeps what
-    # they fire. That is all of the process: its threads, fibers and Ractors.
-    # Captures may nest; outside of them nothing costs more than without.
-    # @return [Array<Event>] in the order in which they fired
+    # Run the block, and capture the events of all probes, which count as traced. This
+    # includes all threads, fibers, and Ractors of the process. Captures may nest. Outside
+    # of captures, probes cost no more than usual.
+    # @yield the code to observe
+    # @return [Array<Event>] the events, in order
     def self.capture
       capture = Capture.new
       begin
@@ -47,7 +48,7 @@ module Tracepoint
       end
     end
 
-    # For minitest. Without a block they mean all that the test fired so far.
+    # Assertions for minitest. Without a block, they use all events of the test so far.
     #
     #   class TillTest < Minitest::Test
     #     include Tracepoint::Testing::Assertions
@@ -57,12 +58,13 @@ module Tracepoint
     #     end
     #   end
     module Assertions
-      # Begins to capture, as minitest calls it before each test.
+      # Start capturing. minitest calls this before each test.
       def before_setup
         @tracepoint_capture = Capture.new
         super
       end
 
+      # Stop capturing.
       # @see before_setup
       def after_teardown
         super
@@ -70,11 +72,12 @@ module Tracepoint
         @tracepoint_capture.close
       end
 
+      # Fail unless matching events were fired.
       # @param name [Symbol, String, Probe, Span] as for {Pattern}
       # @param times [Integer, nil] exact number of events; nil: at least one
-      # @param arguments [Hash] compared with `===`: a Range or a Regexp will do
-      # @yield what fires it
-      # @return [Array<Event>] those that match
+      # @param arguments [Hash] compared with `===`, so a Range or a Regexp works
+      # @yield the code that fires the events
+      # @return [Array<Event>] the matching events
       def assert_fired(name, times: nil, **arguments, &block)
         pattern = Pattern.new(name, arguments)
         events = fired(&block)
@@ -84,9 +87,10 @@ module Tracepoint
         found
       end
 
+      # Fail if a matching event was fired.
       # @param name (see #assert_fired)
       # @param arguments (see #assert_fired)
-      # @yield what does not fire it
+      # @yield the code that must not fire it
       # @return [nil]
       def refute_fired(name, **arguments, &block)
         pattern = Pattern.new(name, arguments)
@@ -102,7 +106,7 @@ module Tracepoint
       end
     end
 
-    # For RSpec.
+    # Matchers for RSpec.
     #
     #   RSpec.configure { |config| config.include Tracepoint::Testing::Matchers }
     #
@@ -115,7 +119,7 @@ module Tracepoint
       end
     end
 
-    # The matcher.
+    # The matcher behind {Matchers#fire}.
     class Fire
       def initialize(name)
         @name = name
@@ -123,6 +127,7 @@ module Tracepoint
         @number = nil
       end
 
+      # Match events with these arguments only.
       # @param arguments (see Assertions#assert_fired)
       # @return [self]
       def with(**arguments)
@@ -130,14 +135,15 @@ module Tracepoint
         self
       end
 
-      # @param number [Integer] how often exactly
+      # Require an exact number of events.
+      # @param number [Integer]
       # @return [self]
       def times(number)
         @number = number
         self
       end
 
-      # @param block [Proc] of `expect`
+      # @param block [Proc] the block given to `expect`
       # @return [Boolean]
       def matches?(block)
         @events = Testing.capture(&block)

@@ -1,11 +1,11 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # A way to trace methods: which arguments their spans have, and what they hold.
+  # A way to trace methods: it defines the arguments of their spans, and the values.
   #
   #   Tracepoint::Tracer::Stack.register(Shop::Till, :pay!)
   #
-  # A subclass is a way of your own:
+  # Define your own as a subclass:
   #
   #   class Tenant < Tracepoint::Tracer
   #     def self.arguments(_names)
@@ -17,7 +17,7 @@ module Tracepoint
   #     end
   #   end
   #
-  # A method has one tracer at a time, since it is one span.
+  # A method has one tracer at a time, because it is one span.
   class Tracer
     # Tracers by number, for the wrappers' code.
     # @api private
@@ -26,34 +26,37 @@ module Tracepoint
 
     class << self
       # Trace methods of a class or a module ({Methods#trace}).
-      # @param names [Array<Symbol>] none: as {Methods#trace_all}
+      # @param owner [Module]
+      # @param names [Array<Symbol>] none: like {Methods#trace_all}
       # @return [Symbol, Array<Symbol>] the names
       # @raise (see Methods#trace)
       def register(owner, *names)
         names.empty? ? Methods.trace_all(owner, by: self) : Methods.trace(owner, *names, by: self)
       end
 
-      # Put the methods back ({Methods#untrace}).
+      # Restore the methods ({Methods#untrace}).
+      # @param owner [Module]
+      # @param (see Methods#untrace)
       # @return (see Methods#untrace)
       # @raise (see Methods#untrace)
       def unregister(owner, *names)
         Methods.untrace(owner, *names)
       end
 
-      # For a subclass to say: the span's arguments.
-      # @param names [Array<Symbol>] of the method's parameters
+      # Return the arguments of the span. Subclasses override this.
+      # @param names [Array<Symbol>] names of the method's parameters
       # @return [Hash{Symbol => Class, Symbol}] at most 10, as for
       #   {Tracepoint.define_span}
       def arguments(_names)
         {}
       end
 
-      # For a subclass to say: the values of the arguments, in their order. Called
-      # while someone traces, in the method, before its body. Where it raises, or
-      # returns another number, all are nil, but with {Tracepoint.strict=} it raises.
-      # @param receiver [Object] whose method it is
-      # @param given [Hash{Symbol => Object}] the method's arguments; nil where a
-      #   default counts
+      # Return the values of the arguments, in order. Subclasses override this. It is called
+      # only while traced, in the method, before its body. If it raises or returns another
+      # number, all values are nil; under {Tracepoint.strict=}, this raises.
+      # @param receiver [Object] receiver of the call
+      # @param given [Hash{Symbol => Object}] the method's arguments; nil if the call uses
+      #   the default
       # @return [Array]
       def values(_receiver, _given)
         []
@@ -65,7 +68,7 @@ module Tracepoint
       end
 
       # @api private
-      # @return [Array<String>] what the wrapper evaluates
+      # @return [Array<String>] expressions for the wrapper
       def sources(parameters)
         count = operands(parameters).size
         return [] if count.zero?
@@ -95,13 +98,13 @@ module Tracepoint
       end
     end
 
-    # Durations alone.
+    # Records durations only.
     class Latency < Tracer
     end
 
-    # With the caller's stack, a line a frame, as the argument `stack`.
+    # Adds the caller's stack, one frame per line, as the argument `stack`.
     class Stack < Tracer
-      # values, collect, and the wrapper itself
+      # Frames of values, collect, and the wrapper itself.
       OWN_FRAMES = 3
       private_constant :OWN_FRAMES
 
@@ -114,7 +117,7 @@ module Tracepoint
       end
     end
 
-    # With the method's arguments, the first ten, as text.
+    # Adds the method's first ten arguments as strings.
     class Arguments < Tracer
       def self.arguments(names)
         names.first(Operands::MAX - Operands::SPAN_OWN.size).to_h { |name| [name, String] }
@@ -134,7 +137,7 @@ module Tracepoint
     end
   end
 
-  # To be included in a class behind its methods, which are traced from then on.
+  # Modules to include in a class after its methods, which are then traced.
   #
   #   class Till
   #     def pay; end

@@ -3,5 +3,5 @@
 require "puma/plugin"
 require "tracepoint/puma"
 
-# For `plugin :tracepoint` in Puma's configuration.
+# Enables `plugin :tracepoint` in Puma's configuration.
 Puma::Plugin.create {}

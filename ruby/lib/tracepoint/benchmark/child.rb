@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# The program that {Tracepoint.benchmark} starts; nobody else loads it. Its probes are
-# defined here, and it prints a line for each figure.
+# The program that {Tracepoint.benchmark} runs; do not load it elsewhere. It defines the
+# probes, and prints one line per figure.
 require "tracepoint"
 require_relative "loops"
 
@@ -17,7 +17,7 @@ DISABLED.provider.disable
 SPAN = Tracepoint.define_span(:span, {}, provider: PROVIDER)
 RESULT = Tracepoint.define_span(:result, {}, provider: PROVIDER, result: { status: Integer })
 
-# One method calls an empty one, the other is it, traced.
+# `calling` calls an empty method; `traced` is an empty method that is traced.
 class BenchmarkedMethods
   extend Tracepoint::Methods
 
@@ -49,9 +49,9 @@ CASES = {
   traced_method_ns: "METHODS.traced(1)"
 }.freeze
 
-# Calls that do nothing in Ruby take a hundred times as long.
+# The no-op methods in Ruby take a hundred times as long.
 figures = Tracepoint::Loops.measure(CASES, rounds: 21, calls: Tracepoint.supported? ? 5_000 : 500)
-abort "somebody traces the benchmark's own probes" if Tracepoint.probes.any?(&:enabled?)
+abort "the benchmark's own probes are traced" if Tracepoint.probes.any?(&:enabled?)
 
 puts RUBY_DESCRIPTION, Tracepoint.supported?
 figures.each { |name, all| puts "#{name} #{Tracepoint::Loops.median(all).round(2)}" }

@@ -1,23 +1,23 @@
 # frozen_string_literal: true
 
 module Tracepoint
-  # How long pieces of Ruby code take.
+  # Measures the time of pieces of Ruby code.
   # @api private
   module Loops
     UNROLLED = 10
-    # Calls after which a JIT has compiled a loop.
+    # Number of calls after which a JIT has compiled a loop.
     WARM = 100
 
     module_function
 
-    # Interleaved rounds: each begins with another piece, so that nobody always follows
-    # the same neighbor, and its own empty loop is subtracted. Both halves of a figure
-    # then saw the same machine.
+    # Measure in interleaved rounds. Each round starts with another piece of code, so that
+    # no piece always follows the same one. Its own empty loop is subtracted, so both parts
+    # of a figure were measured under the same conditions.
     #
-    # @param cases [Hash{Object => String}] code by name; constants are looked up at the
-    #   top level
-    # @param calls [Integer] of each in a round
-    # @return [Hash{Object => Array<Float>}] ns a call, one for each round
+    # @param cases [Hash{Object => String}] code by name; constants are resolved at top
+    #   level
+    # @param calls [Integer] calls per piece and round
+    # @return [Hash{Object => Array<Float>}] ns per call, one figure per round
     def measure(cases, rounds:, calls:)
       loops = { nil => "", **cases }.transform_values { |code| compile(code) }
       WARM.times { loops.each_value { |it| it.call(1) } }

@@ -2,7 +2,7 @@
 
 module Tracepoint
   module Methods
-    # From a method to its name in Ruby, `Shop::Till#pay!`, and its span's,
+    # Derives a method's name in Ruby, `Shop::Till#pay!`, and its span's name,
     # `shop_till:pay_bang`.
     module Naming
       OPERATORS = {
@@ -17,34 +17,34 @@ module Tracepoint
 
       module_function
 
-      # @return [String, nil] nil of a class without a name
+      # @return [String, nil] nil if the class has no name
       def ruby_name(owner, name)
         of, separator = owner.singleton_class? ? [attached(owner), "."] : [owner, "#"]
         path = path_of(of)
         path && "#{path}#{separator}#{name}"
       end
 
-      # @param as [Symbol, String, nil] instead of the rule
+      # @param as [Symbol, String, nil] a name that replaces the derived one
       # @return [Array(String, String)] provider and name
       def split(owner, name, as)
         check_syntax(name)
         text = as.to_s
         return Names.split(as) if text.include?(":")
 
-        [Names.check(provider(owner), "the provider's name of #{owner} (say it with as:)"),
-         Names.check_span(Names.check(as ? text : span_name(owner, name), "the name of a span for #{name} (say it with as:)"))]
+        [Names.check(provider(owner), "the provider's name of #{owner} (set it with as:)"),
+         Names.check_span(Names.check(as ? text : span_name(owner, name), "the name of a span for #{name} (set it with as:)"))]
       end
 
-      # `define_method` takes names that `def` does not.
+      # `define_method` accepts names that `def` rejects.
       def check_syntax(name)
         return if OPERATORS.key?(name.to_s) || /\A[[:alpha:]_][[:alnum:]_]*[!?=]?\z/.match?(name)
 
-        raise DefinitionError, "#{name.inspect} cannot be traced: no method can be defined by that name with `def`"
+        raise DefinitionError, "#{name.inspect} cannot be traced: `def` cannot define a method of this name"
       end
 
       def provider(owner)
         path = path_of(owner.singleton_class? ? attached(owner) : owner)
-        raise DefinitionError, "#{owner.inspect} has no name: say it with as: \"provider:name\"" unless path
+        raise DefinitionError, "#{owner.inspect} has no name: set one with as: \"provider:name\"" unless path
 
         underscore(path)
       end
@@ -59,7 +59,7 @@ module Tracepoint
         owner.singleton_class? ? "self_#{word}" : word
       end
 
-      # A class may have a `name` of its own.
+      # A class may override `name`.
       def path_of(owner)
         Module.instance_method(:name).bind_call(owner) if owner.is_a?(Module)
       end

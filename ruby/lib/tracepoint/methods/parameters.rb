@@ -2,25 +2,25 @@
 
 module Tracepoint
   module Methods
-    # A method's parameter list as source, and the calls that pass all of it on.
+    # A method's parameter list as source code, and calls that pass all arguments on.
     class Parameters
-      # Keywords can have these names, but no local variable is read by them.
+      # Keywords may have these names, but local variables cannot be read by them.
       RESERVED = %i[
         __ENCODING__ __FILE__ __LINE__ BEGIN END alias and begin break case class def defined? do else elsif end ensure
         false for if in module next nil not or redo rescue retry return self super then true undef unless until when
         while yield
       ].freeze
-      # Whether an anonymous `*` or `**` can be passed on by that name.
+      # True if an anonymous `*` or `**` can be passed on.
       ANONYMOUS = RUBY_VERSION >= "3.2"
       READABLE = %i[req opt rest keyreq key keyrest].freeze
-      # In place of a keyword that was not given.
+      # Stands for a keyword that was not given.
       NONE = ":__tracepoint_none"
-      # How `...` is shown.
+      # How Method#parameters shows `...`.
       FORWARDING = [%i[rest *], *([%i[keyrest **]] if RUBY_VERSION >= "3.1"), %i[block &]].freeze
 
-      # @param list [Array] as of Method#parameters
-      # @param destructures [Boolean] is a parameter without a name one that takes an
-      #   array apart? Else it gets a name.
+      # @param list [Array] as returned by Method#parameters
+      # @param destructures [Boolean] whether a parameter without a name destructures an
+      #   array; otherwise it gets a name
       def initialize(list, destructures:)
         @destructures = destructures
         @forwards = list.drop_while { |kind,| kind == :req } == FORWARDING
@@ -29,28 +29,28 @@ module Tracepoint
         @list = distinct(@flags ? list - [%i[keyrest **]] : list)
       end
 
-      # @return [String] as between the parentheses of a `def`
+      # @return [String] the text between the parentheses of a `def`
       def to_s
         [*@list.map { |kind, name, number| declaration(kind, name, number) }, *("..." if @forwards)].join(", ")
       end
 
-      # Does it take its block by name?
+      # Return whether it names its block.
       def block?
         @forwards || !kind(:block).empty? || !kind(:noblock).empty?
       end
 
-      # Must `ruby2_keywords` be said of the wrapper?
+      # Return whether the wrapper needs `ruby2_keywords`.
       def ruby2_keywords?
         @flags
       end
 
-      # @return [Array<Symbol>] of its arguments, but for those that have none
+      # @return [Array<Symbol>] names of the arguments that have one
       def names
         @list.filter_map { |kind, name,| name if READABLE.include?(kind) && !name.match?(/\A(?:__tracepoint_|\*|&)/) }
       end
 
-      # @param names [Array<Symbol>] of arguments
-      # @return [Array<String>] what reads each, nil in place of a default
+      # @param names [Array<Symbol>] names of arguments
+      # @return [Array<String>] code that reads each, nil if the default is used
       def reads(names)
         names.map do |name|
           raise ArgumentError, "no argument #{name} (there are: #{self.names.join(", ")})" unless self.names.include?(name)
@@ -60,7 +60,7 @@ module Tracepoint
         end
       end
 
-      # An expression that calls `target` with what the method was given.
+      # Return an expression that calls `target` with the method's arguments.
       # @param block [String, nil] the block, if the method does not name it
       def call(target, block = nil)
         return "#{target}(#{[*positional(kind(:opt).size), "..."].join(", ")})" if @forwards
@@ -77,15 +77,15 @@ module Tracepoint
 
       private
 
-      # Ruby 3.1 shows such a method as one with an anonymous `**`, which from 3.2 on
-      # is as good; older ones do not show it, and it does no harm to others.
+      # Ruby 3.1 shows such a method with an anonymous `**`, which since 3.2 works as well.
+      # Older versions do not show it; there the flag does no harm to other methods.
       def flags?(list)
         return list.include?(%i[keyrest **]) if RUBY_VERSION >= "3.1"
 
         list.any? { |kind,| kind == :rest } && list.none? { |kind,| %i[key keyreq keyrest nokey].include?(kind) } && !@forwards
       end
 
-      # Each with its number; names that cannot be used are replaced.
+      # Number the parameters, and replace unusable names.
       def distinct(list)
         seen = []
         list.each_with_index.map do |(kind, name), number|
@@ -115,8 +115,8 @@ module Tracepoint
         "__tracepoint_d#{parameter[2]}"
       end
 
-      # A default says that there was no argument: the method's own counts. For a
-      # keyword it is a literal, which costs no code that runs.
+      # A default records that the argument is missing, so that the method's own default
+      # applies. For a keyword it is a literal, which runs no code.
       def declaration(kind, name, number)
         default = "(__tracepoint_d#{number} = true; nil)"
         case kind
@@ -141,7 +141,7 @@ module Tracepoint
         RESERVED.include?(name) ? "::Kernel.binding.local_variable_get(:#{name})" : name.to_s
       end
 
-      # This way round no method of the argument is called, and none of ours.
+      # In this order, the comparison calls neither a method of the argument nor one of ours.
       def none(parameter)
         "#{NONE} == #{read(parameter[1])}"
       end
@@ -155,7 +155,7 @@ module Tracepoint
         named.empty? && block ? ["&#{block}"] : named
       end
 
-      # An expression for each number of optional arguments that may be given.
+      # Build an expression per possible number of optional arguments.
       def each_count
         optional = kind(:opt)
         cases = optional.each_with_index.map { |it, given| "#{flag(it)} ? #{yield given} : " }

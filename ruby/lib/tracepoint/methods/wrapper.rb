@@ -2,14 +2,14 @@
 
 module Tracepoint
   module Methods
-    # Spans of methods by number, for the wrappers' code.
+    # Spans of methods by number, used by the wrappers' code.
     # @api private
     module Spans
     end
 
-    # A method and its replacement while it is traced. The original goes
-    # on under a name of its own, private, in the same class; so `super` in it and
-    # `__method__` mean what they did.
+    # A method and its replacement while it is traced. The original stays in the same class
+    # as a private method with a hidden name, so `super` and `__method__` in it keep their
+    # meaning.
     class Wrapper
       VISIBILITIES = %i[public protected private].freeze
 
@@ -36,7 +36,7 @@ module Tracepoint
         @parameters ||= Parameters.new(@original.parameters, destructures: Lookup.def?(@original))
       end
 
-      # @param number [Integer] of the span
+      # @param number [Integer] number of the span
       # @param hidden [Symbol] the original's other name
       # @param values [Array<String>] expressions for the span's arguments
       def install(number, hidden, values)
@@ -52,18 +52,18 @@ module Tracepoint
         @installed = found unless found == @original
       end
 
-      # @return [Symbol, nil] the name under which the same original is here since it
-      #   was traced before: a program that traces and untraces does not grow
+      # @return [Symbol, nil] the hidden name, if an earlier trace left the same original
+      #   here: repeated tracing and untracing must not accumulate methods
       def hidden_as(other)
         @hidden if owner.equal?(other.owner) && @hidden && !@inherited && Lookup.method(owner, @hidden) == other.original
       end
 
-      # @param names [Array<Symbol, String>] none: any
+      # @param names [Array<Symbol, String>] none: any name
       def of?(other, names)
         owner.equal?(other) && (names.empty? || names.map(&:to_sym).include?(name))
       end
 
-      # Is it what the class has by that name now?
+      # Return whether the class still has this wrapper under that name.
       def current?
         @installed && Lookup.own?(owner, name) && Lookup.method(owner, name) == @installed
       end
@@ -84,9 +84,9 @@ module Tracepoint
 
       private
 
-      # `alias_method` takes a prepended module's method, and in a module makes
-      # an entry that is slower to call; `define_method` forgets where an alias
-      # of an inherited method came from.
+      # `alias_method` would take a prepended module's method, and in a module creates an
+      # entry that is slower to call. `define_method` loses the origin of an alias of an
+      # inherited method.
       def keep_original
         if @original.original_name == name
           owner.__send__(:define_method, @hidden, @original)
@@ -96,7 +96,7 @@ module Tracepoint
         owner.__send__(:private, @hidden)
       end
 
-      # That a method is redefined is no mistake here.
+      # Suppress the warning about a redefined method, which is intended here.
       def quietly
         verbose = $VERBOSE
         $VERBOSE = nil
@@ -105,7 +105,7 @@ module Tracepoint
         $VERBOSE = verbose
       end
 
-      # All in one line: that of the original.
+      # Keep everything on one line, the line of the original.
       def code(number, values)
         span = "::Tracepoint::Methods::Spans::S#{number}"
         target = @inherited ? "super" : @hidden.to_s
@@ -126,23 +126,23 @@ module Tracepoint
         "#{span}.measure(#{values.join(", ")}) { #{call} }"
       end
 
-      # A JIT calls methods in C faster than it reads global variables.
+      # A JIT calls C methods faster than it reads global variables.
       def watched(number, span)
         jit? ? "#{span}.enabled?" : global("__tracepoint_#{number}", "true")
       end
 
-      # Where the method does not name its block, only C can tell what to pass on.
+      # If the method does not name its block, only C code can get the block to pass on.
       def unless_watched(number, span, without, with)
         block = "__tracepoint_b = #{global("__tracepoint_block", YIELDER)}"
         watched = jit? ? "#{span}.enabled? || defined?(yield)" : global("__tracepoint_b#{number}", "true")
         "return #{without} unless #{watched}; #{block}; return #{with} unless #{watched(number, span)}"
       end
 
-      # With `**k`, Ruby 2.7 would take an Array that is yielded apart.
+      # With `**k`, Ruby 2.7 would destructure an Array that is yielded.
       YIELDER = "(defined?(yield) ? ::Kernel.proc { |*a| yield(*a) }.ruby2_keywords : nil)"
       private_constant :YIELDER
 
-      # Ractors but the main one cannot read global variables.
+      # Only the main Ractor can read global variables.
       def global(name, otherwise)
         defined?(Ractor) ? "($#{name} rescue #{otherwise})" : "$#{name}"
       end
@@ -153,7 +153,7 @@ module Tracepoint
     end
     private_constant :Wrapper
 
-    # Finding a class's own methods, below what is prepended.
+    # Finds a class's own methods, below prepended modules.
     module Lookup
       module_function
 
@@ -170,7 +170,7 @@ module Tracepoint
         found || raise(NameError.new("#{name} is a method of #{top.owner}, which is prepended to #{owner}: trace it there", name))
       end
 
-      # Public methods in which something happens: no attr_reader and the like.
+      # Return public methods with a body, without attr_reader and the like.
       def traceable(owner)
         owner.public_instance_methods(false).reject do |name|
           method = method(owner, name)
@@ -178,12 +178,12 @@ module Tracepoint
         end
       end
 
-      # Is it made by `def`? In a block `it` is a parameter without a name, too.
+      # Return whether `def` made it. In a block, `it` is also a parameter without a name.
       def def?(method)
         ruby?(method) && !(defined?(RubyVM::InstructionSequence) && RubyVM::InstructionSequence.of(method).label.start_with?("block "))
       end
 
-      # Has it a body in Ruby?
+      # Return whether it has a body in Ruby.
       def ruby?(method)
         return !method.source_location.nil? unless defined?(RubyVM::InstructionSequence)
 

@@ -2,8 +2,8 @@
 
 module Tracepoint
   module Testing
-    # A hit of a probe. A span has two: its begin, and its end with duration,
-    # outcome and results.
+    # A hit of a probe. A span has two: its beginning, and its end with duration, outcome,
+    # and results.
     class Event
       EVENT, SPAN_BEGIN, SPAN_END = *0..2
       SUFFIXES = ["", *Names::SPAN_SUFFIXES].freeze
@@ -12,17 +12,17 @@ module Tracepoint
 
       # @return [Symbol] the provider's name
       attr_reader :provider
-      # @return [Symbol] the probe's: `:order`, `:pay__begin`, `:pay__end`
+      # @return [Symbol] the probe's name: `:order`, `:pay__begin`, `:pay__end`
       attr_reader :name
       # @return [Hash{Symbol => Object}] values by name, as a tracer reads them:
-      #   converted, strings cut at a NUL and in UTF-8
+      #   converted; strings in UTF-8, cut at a NUL
       attr_reader :arguments
-      # @return [Hash{Symbol => Object}] of a span's end, else empty
+      # @return [Hash{Symbol => Object}] results of a span's end, else empty
       attr_reader :results
-      # @return [Integer, nil] of a span's end, in nanoseconds; nil: it began
+      # @return [Integer, nil] nanoseconds, of a span's end; nil if the span began
       #   outside of the capture
       attr_reader :duration_ns
-      # @return [Symbol, nil] of a span's end: `:returned`, `:raised`, `:thrown`
+      # @return [Symbol, nil] outcome of a span's end: `:returned`, `:raised`, `:thrown`
       attr_reader :outcome
 
       # @api private
@@ -39,18 +39,18 @@ module Tracepoint
         freeze
       end
 
-      # @return [Array<String>] `provider:name`; a span's name means its end
+      # @return [Array<String>] `provider:name`; a span's name stands for its end
       def names
         [name, *@span].map { |name| "#{provider}:#{name}" }
       end
 
-      # @return [Hash{Symbol => Object}] all that a tracer has by name: of a span's
-      #   end also duration_ns, outcome and the results
+      # @return [Hash{Symbol => Object}] all values that a tracer has by name; a span's
+      #   end includes duration_ns, outcome, and the results
       def to_h
         (@span ? { duration_ns: duration_ns, outcome: outcome } : {}).merge(arguments, results)
       end
 
-      # @return [String] `shop:order(id: 7)`
+      # @return [String] such as `shop:order(id: 7)`
       def to_s
         "#{names.first}(#{to_h.map { |name, value| "#{name}: #{value.inspect}" }.join(", ")})"
       end
@@ -71,7 +71,7 @@ module Tracepoint
         types.zip(values).to_h { |(name, type), value| [name, type == Symbol ? symbol(value) : value] }.freeze
       end
 
-      # Bytes that are no text make no Symbol.
+      # Invalid text cannot become a Symbol.
       def symbol(value)
         value&.valid_encoding? ? value.to_sym : value
       end

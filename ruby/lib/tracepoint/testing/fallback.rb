@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# What the extension does while a test captures, where there is none: the no-op's
-# methods fire. Loaded by tests alone.
+# Captures without the extension: the no-op's methods fire to the test. Loaded by tests
+# only.
 module Tracepoint
   module Registry
     @captures = 0
     @captured = []
-    @capturer = nil # pid: a child does not capture what its parent does
+    @capturer = nil # pid: a child does not take part in its parent's capture
 
     class << self
       def begin_capture
@@ -32,7 +32,7 @@ module Tracepoint
         locked { @captured << event if capturing? }
       end
 
-      # The wrapper of a method asks its span.
+      # A method's wrapper asks its span instead.
       def watch(_span, _name, _or_block); end
 
       def capturing?
@@ -49,7 +49,7 @@ module Tracepoint
     end
   end
 
-  # A value as a probe's operand, by the rules of tracepoint.rb.
+  # Converts a value to a probe's operand, by the rules of tracepoint.rb.
   module Conversion
     INTEGERS = Strict::INTEGERS
     LARGEST_EXPONENT = 1024
@@ -106,7 +106,7 @@ module Tracepoint
   end
   private_constant :Conversion
 
-  # The common part of probes and spans.
+  # Methods shared by probes and spans.
   module Capturing
     def enabled?
       Registry.capturing? && provider.enabled? && !Tracepoint.disabled?
@@ -180,7 +180,7 @@ module Tracepoint
 
     private
 
-    # @param kept [Boolean] whether strings stay as they are now
+    # @param kept [Boolean] whether to copy strings in their current state
     def record(arguments, kept:)
       emit_begin(arguments)
       Recording.__send__(:new, self, kept ? arguments.map { |value| Recording.kept(value) } : arguments)
@@ -190,12 +190,12 @@ module Tracepoint
       emit(1, operands, values)
     end
 
-    # @param values [Array] of the arguments, then of the results
+    # @param values [Array] values of the arguments, then of the results
     def emit_end(duration, outcome, values)
       emit(2, operands.merge(results), values, [duration, OUTCOMES.index(outcome)])
     end
 
-    # A capture began meanwhile.
+    # Emits an end if a capture began in the meantime.
     def measure_from_outside(arguments, value)
       values = @shape.arrange(arguments) if enabled?
       emit_end(-1, :returned, values + ([nil] * results.size)) if values
@@ -216,7 +216,7 @@ module Tracepoint
   end
   private_constant :CapturingSpan
 
-  # The shared measurement of spans that began outside.
+  # The shared measurement of spans that began outside of a capture.
   module CapturingMeasurement
     def finish(outcome = :returned)
       super
@@ -226,13 +226,13 @@ module Tracepoint
   end
   private_constant :CapturingMeasurement
 
-  # A span that is captured.
+  # A captured span.
   class Recording < Measurement
     def self.kept(value)
       String === value ? String.new(value) : value
     end
 
-    def initialize(span, arguments) # rubocop:disable Lint/MissingSuper -- which freezes
+    def initialize(span, arguments) # rubocop:disable Lint/MissingSuper -- super freezes
       @span = span
       @arguments = arguments
       @results = span.results.transform_values { nil }
@@ -246,7 +246,7 @@ module Tracepoint
     end
 
     def finish(outcome = :returned)
-      return super unless CapturingSpan::OUTCOMES.include?(outcome) # which raises
+      return super unless CapturingSpan::OUTCOMES.include?(outcome) # super raises
       return if @ended
 
       @ended = true
@@ -262,7 +262,7 @@ module Tracepoint
   end
   private_constant :Recording
 
-  # Methods that are traced from now on are wrapped.
+  # From now on, traced methods are wrapped.
   module Methods
     class << self
       prepend(Module.new do
@@ -277,7 +277,7 @@ module Tracepoint
     Wrapper.prepend(Module.new do
       private
 
-      # There are no global variables that C answers for.
+      # Without the extension, global variables have no C getters.
       def global(_name, otherwise)
         otherwise
       end

@@ -2,16 +2,17 @@
 
 module Tracepoint
   module Testing
-    # Events of one probe, with some of their arguments.
+    # Matches events of one probe with some of their arguments.
     # @api private
     class Pattern
-      # How many events a message lists.
+      # Maximum number of events in a message.
       LISTED = 20
       private_constant :LISTED
 
       # @param name [Symbol, String, Probe, Span] as for {Tracepoint.fire}, or the Ruby
-      #   name of a traced method, `"Shop::Till#pay!"`; a span's means its end
-      # @param arguments [Hash{Symbol => #===}] also duration_ns, outcome and
+      #   name of a traced method, such as `"Shop::Till#pay!"`; a span's name stands for
+      #   its end
+      # @param arguments [Hash{Symbol => #===}] may include duration_ns, outcome, and
       #   results of a span
       def initialize(name, arguments = {})
         @ruby = String === name && name.match?(/[#.]/)
@@ -19,20 +20,20 @@ module Tracepoint
         @arguments = arguments
       end
 
-      # The probe may be one that was defined since.
-      # @param events [Array<Event>] all that were captured
-      # @return [Array<Event>] those that match
-      # @raise [ArgumentError] the probe has no such argument, or no such method is traced
+      # The probe may have been defined in the meantime.
+      # @param events [Array<Event>] all captured events
+      # @return [Array<Event>] the matching events
+      # @raise [ArgumentError] unknown argument, or no such method is traced
       def select(events)
         @names = @ruby ? Methods.named(@name) : [@name]
-        raise ArgumentError, "no method is traced that is called #{@name}" if @names.empty?
+        raise ArgumentError, "no traced method is called #{@name}" if @names.empty?
 
         check(Registry.find(@names.last))
         events.select { |event| fired_by?(event) && matches?(event.to_h) }
       end
 
-      # @param events [Array<Event>] as for {#select}, which was called
-      # @return [String] of a failed assertion's message: the probe's own events first
+      # @param events [Array<Event>] the same as in the preceding call of {#select}
+      # @return [String] part of a failure message; lists the probe's own events first
       def report(events)
         missing = "There is no such probe. " if @names.none? { |name| Registry.find(name) }
         return "#{missing}Nothing fired." if events.empty?
@@ -62,7 +63,7 @@ module Tracepoint
         @arguments.all? { |name, wanted| values.key?(name) && wanted === values[name] }
       end
 
-      # A word that is wrong would make `refute_fired` true.
+      # Reject wrong names: they would make `refute_fired` succeed.
       def check(entry)
         return unless entry
 
