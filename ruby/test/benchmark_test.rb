@@ -2,7 +2,7 @@
 
 require "test_helper"
 
-# What the figures are, not how high: nothing passes or fails by speed.
+# Checks that there are figures, but not their values: speed must not decide a test.
 class BenchmarkTest < Minitest::Test
   OTHERS = %i[ruby supported].freeze
 
@@ -35,7 +35,7 @@ class BenchmarkTest < Minitest::Test
     assert_match(/^  probe\.fire\(1\) +\d+\.\d$/, said)
   end
 
-  # As on a machine whose limits leave no room for another Ruby.
+  # As on a machine whose limits do not allow another Ruby process.
   def test_a_ruby_that_fails
     said = ruby(<<~RUBY, options: ["-rtracepoint"])
       Process.setrlimit(:AS, 1 << 20)

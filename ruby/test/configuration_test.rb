@@ -3,7 +3,7 @@
 require "test_helper"
 require "tracepoint/testing"
 
-# Switching all probes off and on. What is switched is seen by taps, which trace.
+# Switching all probes off and on. Taps act as tracers and observe the effect.
 class ConfigurationTest < Minitest::Test
   def setup
     @probe = Tracepoint.define(unique, { id: Integer })

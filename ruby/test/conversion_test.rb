@@ -2,13 +2,13 @@
 
 require "test_helper"
 
-# The table of ruby/lib/tracepoint.rb, line by line.
+# The table in ruby/lib/tracepoint.rb, row by row.
 class ConversionTest < Minitest::Test
   ODD = Object.new
   MAX = (2**63) - 1
   MIN = (-2**63) + 1
 
-  # type => [given, becomes, what strict mode raises]
+  # type => [given value, converted value, error of strict mode]
   TABLE = {
     Integer => [
       [0, 0], [-1, -1], [2**62, 2**62], [MAX, MAX], [MIN, MIN], [nil, nil],
@@ -46,7 +46,7 @@ class ConversionTest < Minitest::Test
     end
   end
 
-  # Every line, also where nothing can be observed.
+  # Each row, even where operands cannot be observed.
   TABLE.merge(Symbol => TABLE[String]).each do |type, lines|
     define_method(:"test_strict_#{type.to_s.downcase}") do
       name = unique
@@ -103,7 +103,7 @@ class ConversionTest < Minitest::Test
     assert_equal ["012"], operands_of(probe) { probe.fire(long[0, 3]) }
   end
 
-  # As an extension makes them with rb_str_new_static.
+  # As created by an extension with rb_str_new_static.
   def test_strings_without_a_nul_behind_them
     needs_native
     skip TappedSite.why_not if TappedSite.why_not
@@ -111,8 +111,8 @@ class ConversionTest < Minitest::Test
     memory[0, 10_000] = "abcdefghij" * 1000
     make = Fiddle::Function.new(Fiddle.dlopen(nil)["rb_str_new_static"], [Fiddle::TYPE_VOIDP, Fiddle::TYPE_LONG], Fiddle::TYPE_VOIDP)
     probe = Tracepoint.define(unique, { it: String })
-    # Copies live only while the site is called: the tap keeps no
-    # more than its address, so only the flags of the call are seen here.
+    # Copies live only during the call of the site, and the tap only keeps their address.
+    # Only the counters of the call can be checked here.
     { 7 => 0, 4095 => 0, 4096 => 1, 9999 => 1 }.each do |length, converted|
       string = make.call(memory, length).to_value
       tapping(probe) { assert_equal converted, counting(:converted) { assert_equal true, probe.fire(string) } }

@@ -34,7 +34,7 @@ class CoreTracePointTest < Minitest::Test
     assert_equal EVENTS.sort, (seen.keys & EVENTS).sort
   end
 
-  # Its hooks may fire, and while they do so a traced span is on its way.
+  # Probes may fire in its hooks, even while a traced span runs.
   def test_ours_in_a_hook_of_the_core_class
     probe = Tracepoint.define(unique, { event: Symbol, line: Integer })
     span = Tracepoint.define_span(unique, { id: Integer })

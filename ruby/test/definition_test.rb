@@ -103,7 +103,7 @@ class DefinitionTest < Minitest::Test
     assert_raises(ArgumentError) { Tracepoint.define(unique, {}, prov: :a) }
   end
 
-  # Ruby takes operands without braces for keywords.
+  # Ruby treats operands without braces as keywords.
   def test_operands_without_their_braces
     name = unique.to_sym
     {

@@ -2,7 +2,7 @@
 
 require "test_helper"
 
-# They run; what a tracer sees of them is tested where there is a tracer.
+# Checks that the examples run. Tests with a tracer check what it sees of them.
 class ExamplesTest < Minitest::Test
   PLAIN = /\Apid \d+\nready\ndone\n\z/.freeze
 
@@ -44,7 +44,7 @@ class ExamplesTest < Minitest::Test
       _, output, process = Open3.popen2(*command(name))
       nil until output.gets == "ready\n"
       Process.kill(:TERM, process.pid)
-      assert_equal "", output.read, name # and so do its children
+      assert_equal "", output.read, name # its children have closed it as well
       assert_predicate process.value, :success?, name
     end
   end

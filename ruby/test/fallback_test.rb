@@ -5,7 +5,7 @@ require "test_helper"
 # The same API without the extension.
 class FallbackTest < Minitest::Test
   OFF = { "TRACEPOINT_NATIVE" => "0" }.freeze
-  # The extension's messages about these are the fallback's too.
+  # The fallback gives the same messages as the extension about these.
   SHARED = %w[definition conversion fire span result undeclared provider rack notifications sidekiq net_http redis].freeze
 
   def test_the_tests_that_need_no_probes_pass_without_the_extension
@@ -13,7 +13,7 @@ class FallbackTest < Minitest::Test
     assert_operator passed(SHARED), :>, 30
   end
 
-  # Apart: it replaces methods of the fallback.
+  # Run separately: it replaces methods of the fallback.
   def test_the_testing_helper_and_the_switches_work_without_the_extension
     skip "this is without it" unless Tracepoint.supported?
     assert_operator passed(%w[testing configuration method_shapes methods]), :>, 60
@@ -42,7 +42,7 @@ class FallbackTest < Minitest::Test
     RUBY
   end
 
-  # A checkout where nothing was built says so, once, and how to build it.
+  # A checkout without a built extension warns once, with instructions to build it.
   def test_missing_extension
     without_extension do |dir, lib|
       rakefile = File.join(dir, "gem/Rakefile")
@@ -63,7 +63,7 @@ class FallbackTest < Minitest::Test
     with_damaged_extension { |lib, native| assert_warns(/.*#{Regexp.escape(native)}.*; .+/, lib) }
   end
 
-  # That of a shared Ruby loads libruby, which a static Ruby of the same version has not.
+  # A shared Ruby's extension loads libruby, which a static Ruby of the same version lacks.
   def test_another_kind_of_build_has_an_extension_of_its_own
     other = RbConfig::CONFIG["ENABLE_SHARED"] == "no" ? "yes" : "no"
     with_damaged_extension do |lib, _|
@@ -72,7 +72,7 @@ class FallbackTest < Minitest::Test
     end
   end
 
-  # Where there is nothing to build, it is no news.
+  # No warning is printed where the extension cannot be built.
   def test_no_warning_where_it_cannot_be_built
     without_extension do |_, lib|
       elsewhere = ["-rrbconfig", "-e", 'RbConfig::CONFIG["host_os"] = "darwin22"']
@@ -83,7 +83,7 @@ class FallbackTest < Minitest::Test
 
   private
 
-  # How many tests of these files pass; none fails.
+  # Return the number of tests that pass in these files. None may fail.
   def passed(names)
     files = names.map { |name| File.join(__dir__, "#{name}_test.rb") }
     output, status = Open3.capture2e(OFF, RbConfig.ruby, "-w", "-I#{LIB}", "-I#{__dir__}", "-e",

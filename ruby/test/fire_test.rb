@@ -57,7 +57,7 @@ class FireTest < Minitest::Test
     assert_equal [String], Tracepoint::Provider[:shop]["#{name}_other"].operands.values
   end
 
-  # Two bytes that are one character.
+  # Two bytes that form one character.
   def test_bytes_of_another_encoding
     Tracepoint.define("ab")
     refute_includes Tracepoint.probes.map(&:name), :ac
@@ -185,7 +185,7 @@ class FireTest < Minitest::Test
     assert_equal false, probe.fire("x")
   end
 
-  # Operands; what a block returns; what strict mode makes of it.
+  # Operands; a block's value; the error of strict mode.
   BLOCKS = [
     [[Integer], nil, false], [[Integer], [nil], false], [[Integer], [], ArgumentError], [[Integer], [1, 2], ArgumentError],
     [[Integer], { a: 1 }, TypeError], [[Integer], { a: 1, b: 2 }, TypeError], [[Integer], {}, TypeError],

@@ -2,7 +2,7 @@
 
 require "test_helper"
 
-# The files of frameworks, without them.
+# The files for frameworks, without these frameworks.
 class FrameworksTest < Minitest::Test
   WITHOUT_GEMS = '$LOAD_PATH.reject! { |folder| folder.match?(/vendor|site/) }'
   LIBRARIES = { "rack" => "rack/body_proxy", "notifications" => "active_support", "rails" => "rails/railtie", "sidekiq" => "sidekiq",

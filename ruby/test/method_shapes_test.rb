@@ -2,7 +2,7 @@
 
 require "test_helper"
 
-# A traced method does what it did, and looks as it did, whatever its parameters.
+# A traced method behaves and looks like the original, whatever its parameters are.
 class MethodShapesTest < Minitest::Test
   class Base
     def m(*arguments, **keywords, &block)
@@ -10,7 +10,7 @@ class MethodShapesTest < Minitest::Test
     end
   end
 
-  # A body of m, and calls of it.
+  # A definition of m, and calls of it.
   SHAPES = {
     nothing: ["def m; :m; end", "m"],
     required: ["def m(a, b); [a, b]; end", "m(1, 2)", "m(*[1, 2])"],
@@ -72,9 +72,9 @@ class MethodShapesTest < Minitest::Test
     end
   end
 
-  # Numbers are no names, and a block's parameter that has none may be `it`.
-  # Before 3.2 nothing passes on what has no name, so it gets one; and two of one name
-  # cannot be told apart.
+  # Numbered names are invalid, and a block's parameter without a name may be `it`. Before
+  # 3.2, parameters without a name cannot be passed on, so they get one. Two parameters of
+  # the same name cannot be distinguished.
   RENAMED = [:same_names, :numbered, :block_destructured, :it,
              *(%i[super_anonymous super_anonymous_keywords] if RUBY_VERSION < "3.2")].freeze
 
@@ -103,7 +103,7 @@ class MethodShapesTest < Minitest::Test
     span = trace(kind)
     assert_equal before, looks(kind, shape), "looks"
     assert_equal expected, results(kind, calls), "untraced"
-    # As if traced, where no site can be tapped, too.
+    # Strict mode behaves as if traced, even if no site can be tapped.
     assert_equal expected, strictly { results(kind, calls) }, "strict"
     check_traced(span, kind, calls, expected) if TappedSite.why_not.nil? && Tracepoint.supported?
     kind.untrace
@@ -142,7 +142,7 @@ class MethodShapesTest < Minitest::Test
     [method.name, method.owner, method.arity, method.source_location, parameters]
   end
 
-  # Each of an object of its own.
+  # Each call has a new object.
   def results(kind, calls)
     calls.map { |call| kind.new.instance_eval(call) }
   end

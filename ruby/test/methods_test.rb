@@ -4,8 +4,8 @@ require "test_helper"
 require "net/http"
 require "tracepoint/testing"
 
-# Spans of methods: which, under which names, in which order with what else changes
-# methods, and back.
+# Spans of methods: which methods, their names, the interaction with other changes of methods,
+# and how they are restored.
 class MethodsTest < Minitest::Test
   module Shop
     class Till
@@ -427,7 +427,7 @@ class MethodsTest < Minitest::Test
     assert_equal [7, [7]], [list.first, list.first(1)]
   end
 
-  # In a Ruby of its own: the class is everybody's.
+  # In a separate process, because the class is shared.
   def test_a_class_of_a_library
     needs_native
     output = ruby(<<~RUBY, verbose: false)
@@ -494,7 +494,7 @@ class MethodsTest < Minitest::Test
     Tracepoint.probes.find { |it| "#{it.provider}:#{it.name}" == name }
   end
 
-  # A class with a name.
+  # Return a new class with a name.
   def fresh(&body)
     kind = Class.new { extend Tracepoint::Methods }
     self.class.const_set(unique("Fresh"), kind)
@@ -511,7 +511,7 @@ class MethodsTest < Minitest::Test
     Tracepoint::Provider[provider].probes.map(&(block || :name))
   end
 
-  # Events of the class's one span.
+  # Return the events of the class's only span.
   def hits(kind)
     spans = spans_of(kind, &:itself)
     tapping(spans.first) do |_, second|

@@ -30,7 +30,7 @@ class NetHTTPTest < Minitest::Test
     end
   end
 
-  # `request` of one that is not connected calls itself.
+  # Without a connection, `request` calls itself.
   def test_a_request_that_connects_is_one
     traced do |first, last|
       response = Net::HTTP.new("127.0.0.1", @port).request(Net::HTTP::Post.new("/missing", FORM), "a=1")
@@ -74,7 +74,7 @@ class NetHTTPTest < Minitest::Test
     end
   end
 
-  # A library may hand in what only looks like a request.
+  # A library may pass an object that only resembles a request.
   def test_what_does_not_fit_is_passed_on
     assert_equal :passed, odd.__send__(:transport_request, :passed)
     traced do |first, last|
@@ -91,7 +91,7 @@ class NetHTTPTest < Minitest::Test
 
   private
 
-  # Answers requests until one of another client's, or one that is to be cut.
+  # Answer requests until the client disconnects, or a request asks for a broken connection.
   def serve(client)
     while (line = client.gets)
       length = client.each_line("\r\n").take_while { |header| header != "\r\n" }.grep(/\AContent-Length: /i).first.to_s[/\d+/].to_i
@@ -102,7 +102,7 @@ class NetHTTPTest < Minitest::Test
       client.write("HTTP/1.1 #{status}\r\nContent-Length: 5\r\n\r\nhello")
     end
   rescue SystemCallError
-    nil # the client has gone
+    nil # the client has disconnected
   ensure
     client.close
   end
@@ -125,12 +125,12 @@ class NetHTTPTest < Minitest::Test
     tapping(Tracepoint::NetHTTP::CONNECT, &block)
   end
 
-  # Method, host, path.
+  # Return method, host, and path.
   def strings(tap, from)
     Array.new(3) { |i| tap.value(from + i, String) }
   end
 
-  # Outcome, method, host, path, status.
+  # Return outcome, method, host, path, and status.
   def end_of(tap)
     [tap.value(1, Integer), *strings(tap, 2), tap.value(5, Integer)]
   end

@@ -4,7 +4,7 @@ require "test_helper"
 begin
   require "tracepoint/notifications"
 rescue LoadError
-  nil # a Ruby without ActiveSupport skips these
+  nil # these tests are skipped without ActiveSupport
 end
 
 class NotificationsTest < Minitest::Test
@@ -119,7 +119,7 @@ class NotificationsTest < Minitest::Test
     ActiveSupport::Notifications.instrument(event, payload, &block)
   end
 
-  # The outcome, and values of these types behind it.
+  # Return the outcome, followed by values of these types.
   def end_of(tap, *types)
     [tap.value(1, Integer), *types.each_with_index.map { |type, i| tap.value(i + 2, type) }]
   end

@@ -3,7 +3,7 @@
 require "test_helper"
 require "rubygems"
 
-# The ways in which a program gets the gem, each from a copy of the checkout.
+# The ways to install the gem, each from a copy of the checkout.
 class PackagingTest < Minitest::Test
   CLEAN = { "RUBYOPT" => nil, "RUBYLIB" => nil, "BUNDLE_GEMFILE" => nil, "GEM_PATH" => nil,
             "BUNDLE_SILENCE_ROOT_WARNING" => "1", "BUNDLE_USER_HOME" => nil, "GIT_CONFIG_NOSYSTEM" => "1" }.freeze
@@ -32,7 +32,7 @@ class PackagingTest < Minitest::Test
     assert_match(%r{\A#{Regexp.escape(File.realpath(@home))}/.*/agent_hook\.so\n\z}, loaded)
   end
 
-  # The gem installs, is a no-op, and says how to build the extension later.
+  # The gem installs as a no-op, and prints how to build the extension later.
   def test_installed_without_a_compiler
     install_without_extension("PATH" => bare_path("make"))
   end
@@ -41,7 +41,7 @@ class PackagingTest < Minitest::Test
     install_without_extension(with_config("rubyhdrdir" => "/nonexistent"))
   end
 
-  # RubyGems ran make in any case before the version of Ruby 4.0.
+  # Before the version in Ruby 4.0, RubyGems always ran make.
   def test_installed_without_make
     bare = { "PATH" => bare_path }
     require "rubygems/ext"
@@ -52,7 +52,7 @@ class PackagingTest < Minitest::Test
     assert_match(/make is missing \(apt-get install make\).*cannot install it without make/m, output)
   end
 
-  # A static Ruby names a library that slim installations leave out.
+  # A static Ruby refers to a library that slim installations omit.
   def test_installed_without_the_static_library
     clean = @env
     @env = @env.merge(with_config("LIBRUBYARG" => "-lruby-missing-static"))
@@ -93,7 +93,7 @@ class PackagingTest < Minitest::Test
       Dir.glob("**/*", File::FNM_DOTMATCH, base: File.join(ROOT, top)).each { |path| copy(File.join(top, path)) }
       copy_links(top)
     end
-    # As a checkout in which this Ruby's extension was built.
+    # As in a checkout where this Ruby's extension was built.
     FileUtils.mkdir_p(File.dirname(native_of(@tree)))
     FileUtils.cp_r(native_of(ROOT), native_of(@tree))
   end
@@ -127,7 +127,7 @@ class PackagingTest < Minitest::Test
     skip "no bundler" unless File.exist?(tool("bundle"))
     app = File.join(@dir, "app")
     FileUtils.mkdir_p(app)
-    # Without a source: there is nothing here but this gem.
+    # Without a source, because only this gem is needed.
     File.write(File.join(app, "Gemfile"), "#{line}\n")
     run_in(app, tool("bundle"), "install")
     check run_in(app, tool("bundle"), "exec", RbConfig.ruby, "-w", "-e", "require 'tracepoint'; #{CHECK}")
@@ -167,7 +167,7 @@ class PackagingTest < Minitest::Test
     { "RUBYOPT" => "-r#{file}" }
   end
 
-  # A PATH on which there is a shell, and no compiler.
+  # Return a PATH with a shell but no compiler.
   def bare_path(*more)
     bin = File.join(@dir, "bin")
     FileUtils.mkdir_p(bin)

@@ -5,7 +5,7 @@ require "socket"
 begin
   require "tracepoint/puma"
 rescue LoadError
-  nil # a Ruby without Puma skips these
+  nil # these tests are skipped without Puma
 end
 
 class PumaTest < Minitest::Test
@@ -30,7 +30,7 @@ class PumaTest < Minitest::Test
       waiting = Array.new(3) { connect("GET / HTTP/1.0\r\n") }
       clients = Array.new(THREADS) { connect("GET / HTTP/1.0\r\n\r\n") } + waiting
       THREADS.times { @entered.pop }
-      # Puma accepts no more, but those that it has may now be read to their end.
+      # Puma accepts no more connections, but it may now read the accepted ones to their end.
       waiting.each { |client| client.write("\r\n") }
       assert_equal [3, THREADS, THREADS, THREADS], until_values(tap) { |backlog,| backlog == 3 }
       clients.size.times { @gate << true }
@@ -72,7 +72,7 @@ class PumaTest < Minitest::Test
 
   def serve(app = ->(_) { [200, {}, [hold]] })
     options = { min_threads: THREADS, max_threads: THREADS }
-    # Puma 6 logs to a writer, and before to its events.
+    # Puma 6 logs to a log writer, older versions to their events.
     options[:log_writer] = Puma::LogWriter.strings if defined?(Puma::LogWriter)
     @server = Puma::Server.new(app, (Puma::Events.strings unless options[:log_writer]), options)
     @port = @server.add_tcp_listener("127.0.0.1", 0).addr[1]
@@ -93,7 +93,7 @@ class PumaTest < Minitest::Test
     tapping(Tracepoint::Puma::STATS, &block)
   end
 
-  # Those of the next event.
+  # Return the values of the next event.
   def next_values(tap)
     hits = tap.hits
     sleep 0.01 until tap.hits > hits

@@ -7,7 +7,7 @@ begin
   require "rack/mock"
   require "tracepoint/rack"
 rescue LoadError
-  nil # a Ruby without Rack skips these
+  nil # these tests are skipped without Rack
 end
 
 class RackTest < Minitest::Test
@@ -44,7 +44,7 @@ class RackTest < Minitest::Test
     traced { |_, last| assert_equal ["hello", 1], [::Rack::MockRequest.new(chain).get("/").body, last.hits] }
   end
 
-  # Rack 3: a body that is called with the connection.
+  # Rack 3: the body is called with the connection.
   def test_streaming_body
     traced do |_, last|
       stream = StringIO.new
@@ -132,7 +132,7 @@ class RackTest < Minitest::Test
       given = []
       _, _, body = call(env_of("/x")) { [-1, {}, given] }
       assert_equal [1, RETURNED, -1], [last.hits, end_of(last).first, end_of(last).last]
-      assert_same given, body # nothing is left to end, also if a tracer comes now
+      assert_same given, body # nothing remains to end, even if a tracer attaches now
     end
   end
 
@@ -157,7 +157,7 @@ class RackTest < Minitest::Test
 
   private
 
-  # Servers write the time in seconds, milliseconds or microseconds, with `t=` or without.
+  # Servers write the time in seconds, milliseconds, or microseconds, with or without `t=`.
   def forms(time)
     micros = (time.to_r * 1_000_000).to_i
     numbers = [micros / 1_000_000, format("%d.%03d", micros / 1_000_000, micros / 1000 % 1000), micros / 1000, micros]
@@ -173,7 +173,7 @@ class RackTest < Minitest::Test
     ::Rack::MockRequest.env_for(path, headers)
   end
 
-  # Lint of Rack 3 wants one that is not frozen.
+  # Rack 3's Lint requires headers that are not frozen.
   def headers
     { "content-type" => "text/plain" }
   end
@@ -190,7 +190,7 @@ class RackTest < Minitest::Test
     tapping(Tracepoint::Rack::REQUEST, &block)
   end
 
-  # Outcome, method, path, id, time in the queue, route, status.
+  # Return outcome, method, path, ID, time in the queue, route, and status.
   def end_of(tap)
     types = [Integer, String, String, String, Integer, String, Integer]
     types.each_with_index.map { |type, i| tap.value(i + 1, type) }

@@ -2,7 +2,7 @@
 
 require "test_helper"
 
-# Where the middleware stands in Rails applications of all kinds.
+# The position of the middleware in various Rails applications.
 class RailsTest < Minitest::Test
   def test_behind_the_request_id
     names = stack("")
@@ -31,7 +31,7 @@ class RailsTest < Minitest::Test
 
   private
 
-  # The names of an application's middleware, the outermost first; the application answers.
+  # Return the names of an application's middleware, outermost first. It must answer.
   def stack(configuration)
     _, status = Open3.capture2e(RbConfig.ruby, "-rrails", "-raction_controller/railtie", "-e", "")
     skip "no Rails: scripts/setup.sh --test installs it" unless status.success?

@@ -5,20 +5,20 @@ require_relative "support/redis_server"
 begin
   require "tracepoint/redis"
 rescue LoadError
-  nil # a Ruby without the gem redis skips these
+  nil # these tests are skipped without the gem redis
 end
 
 class RedisTest < Minitest::Test
   RETURNED = 0
   RAISED = 1
-  # Version 4 of the gem redis does without redis-client.
+  # Version 4 of the gem redis does not use redis-client.
   IS_OLD = defined?(Tracepoint::Redis) && ::Redis::Client.method_defined?(:process)
 
   def setup
     skip "no gem redis" unless Tracepoint.const_defined?(:Redis, false)
     skip "no redis-server" unless RedisServer.installed?
     @redis = Redis.new(url: RedisServer.url)
-    @redis.flushall # and connects
+    @redis.flushall # also connects
   end
 
   def test_command
@@ -72,7 +72,7 @@ class RedisTest < Minitest::Test
     end
   end
 
-  # The server says of each command which argument is its first key.
+  # The server reports which argument of each command is its first key.
   def test_commands_with_a_key
     first_keys = @redis.call("command").to_h { |name, _, _, first| [name.upcase, first] }
     commands = Tracepoint::Redis::WITH_KEY
@@ -112,7 +112,7 @@ class RedisTest < Minitest::Test
     tapping(Tracepoint::Redis::COMMAND, &block)
   end
 
-  # Command, key, count.
+  # Return command, key, and count.
   def values(tap, from)
     [tap.value(from, String), tap.value(from + 1, String), tap.value(from + 2, Integer)]
   end

@@ -158,7 +158,7 @@ class ResultTest < Minitest::Test
     end
   end
 
-  # Whoever is first ends it, once.
+  # The first one ends it, once.
   def test_many_ractors_end_one
     needs_native
     skip "no Ractor" unless defined?(Ractor)
@@ -224,7 +224,7 @@ class ResultTest < Minitest::Test
     assert_nil undeclared.start(1).finish
   end
 
-  # There was nobody to keep the arguments for.
+  # Nothing kept the arguments, because the span was untraced at its start.
   def test_a_tracer_comes_meanwhile
     needs_taps
     span = @span.start("GET")
@@ -266,7 +266,7 @@ class ResultTest < Minitest::Test
     tapping(@span, &block)
   end
 
-  # Everything but the duration.
+  # Return everything except the duration.
   def end_of(tap)
     [tap.value(1, Integer), tap.value(2, String), tap.value(3, String), tap.value(4, Integer)]
   end

@@ -3,14 +3,14 @@
 require "test_helper"
 require_relative "support/redis_server"
 begin
-  require "sidekiq/cli" # as in Sidekiq's own process: it has the server's middleware
+  require "sidekiq/cli" # as in Sidekiq's own process, which has the server middleware
   require "sidekiq/api"
   require "tracepoint/sidekiq"
 rescue LoadError
-  nil # a Ruby without Sidekiq skips these
+  nil # these tests are skipped without Sidekiq
 end
 
-# Jobs in a Redis that Sidekiq's own code fetches and runs, one by one.
+# Sidekiq's own code fetches jobs from a Redis and runs them one by one.
 class SidekiqTest < Minitest::Test
   RETURNED = 0
   RAISED = 1
@@ -35,7 +35,7 @@ class SidekiqTest < Minitest::Test
     skip "no Sidekiq" unless Tracepoint.const_defined?(:Sidekiq, false)
     skip "no redis-server" unless RedisServer.installed?
     ::Sidekiq.logger.level = Logger::FATAL
-    ::Redis.silence_deprecations = true if defined?(::Redis) # of what Sidekiq 6 calls
+    ::Redis.silence_deprecations = true if defined?(::Redis) # caused by Sidekiq 6
     ::Sidekiq.configure_server { |config| config.redis = { url: RedisServer.url } }
     ::Sidekiq.redis(&:flushall)
     SidekiqTest.seen.clear
@@ -154,12 +154,12 @@ class SidekiqTest < Minitest::Test
 
   private
 
-  # Sidekiq 6 is its own configuration.
+  # In Sidekiq 6, the module Sidekiq is the configuration.
   def configuration
     ::Sidekiq.respond_to?(:default_configuration) ? ::Sidekiq.default_configuration : ::Sidekiq
   end
 
-  # Fetch a job and run it, as a thread of Sidekiq's does.
+  # Fetch a job and run it, like a thread of Sidekiq.
   def perform(queue = "default")
     processor(queue).__send__(:process_one)
   end
@@ -173,7 +173,7 @@ class SidekiqTest < Minitest::Test
     end
   end
 
-  # Sidekiq waits seconds before it tries again: its scheduler gets such a job at once.
+  # Sidekiq waits for seconds before a retry. Hand such jobs to its scheduler at once.
   def push_what_failed
     ::Sidekiq.redis { |redis| redis.zrange("retry", 0, -1).each { |job| redis.zadd("retry", "0", job) } }
     ::Sidekiq::Scheduled::Enq.new(*(configuration unless configuration == ::Sidekiq)).enqueue_jobs
@@ -207,7 +207,7 @@ class SidekiqTest < Minitest::Test
     e.class
   end
 
-  # Values of these types, from an operand on.
+  # Return values of these types, starting at an operand.
   def values(tap, from, *types)
     types.each_with_index.map { |type, i| tap.value(from + i, type) }
   end

@@ -3,7 +3,7 @@
 require "test_helper"
 require "tracepoint/testing"
 
-# ruby/sig says what there is: a method that one of the two lacks is a mistake.
+# Compares ruby/sig with the code: both must have the same methods.
 class SignatureTest < Minitest::Test
   TEXT = File.read(File.expand_path("../sig/tracepoint.rbs", __dir__))
 

@@ -52,7 +52,7 @@ class SqlStatementTest < Minitest::Test
     assert_equal rows, normalize("INSERT INTO t (a) VALUES #{Array.new(9_000) { |i| "(#{i}, 'x')" }.join(", ")}")
   end
 
-  # None of these takes a time that grows faster than its length.
+  # The time for these must not grow faster than their length.
   def test_hostile_texts
     ["(" * 10_000, "VALUES " + ("(" * 9_000), "IN (?#{",?" * 4_000}", "'" * 9_999, "$a$" * 3_000, "-" * 9_999, "/*" * 5_000,
      "VALUES (a" * 1_000, "\"" * 9_999, "1e" * 5_000, "." * 9_999, "#{"a" * 9_999}'",

@@ -4,7 +4,7 @@ require "test_helper"
 previous = trap("PROF") { StaticTracingTest.signals << :before }
 require "tracepoint/static_tracing"
 
-# The examples of ruby-static-tracing, written anew on its names.
+# The examples of ruby-static-tracing, rewritten for its interface here.
 class StaticTracingTest < Minitest::Test
   class << self
     def signals
@@ -110,7 +110,7 @@ class StaticTracingTest < Minitest::Test
     Tracepoint::Provider[probe.provider_name][probe.name]
   end
 
-  # What fire returns before and after enable, with the hits.
+  # Return the results of fire before and after enable, with the hits.
   def firing(probe, provider)
     tapping(entry(probe)) do |tap|
       before = [probe.fire(1, "tock"), tap.hits]

@@ -2,7 +2,7 @@
 
 require "test_helper"
 
-# Each in a process of its own, where a crash is an ordinary failure.
+# Each test runs in a separate process, so that a crash is an ordinary failure.
 class StressTest < Minitest::Test
   def setup
     needs_native
@@ -160,9 +160,8 @@ class StressTest < Minitest::Test
     RUBY
   end
 
-  # While a process forks, the locks of the registry and of the library are
-  # held: a handler that was registered before theirs runs after them. A fire
-  # that took one of them would never end.
+  # While a process forks, the locks of the registry and the library are held. A handler
+  # registered before theirs runs after them, and a fire that took such a lock would hang.
   def test_a_name_is_found_without_a_lock
     output = ruby(<<~RUBY)
       require "fiddle"
@@ -210,7 +209,7 @@ class StressTest < Minitest::Test
     RUBY
   end
 
-  # One note for both sides: the first of them settles an open type.
+  # Both processes share a note: the first one settles an open type.
   def test_fork_while_a_type_is_open
     assert_equal "ok\n", ruby(<<~RUBY)
       #{PRELUDE}
@@ -226,7 +225,7 @@ class StressTest < Minitest::Test
     RUBY
   end
 
-  # Every thread and Ractor agrees on the types, and none on too many names.
+  # All threads and Ractors agree on the types, and the limit of names holds.
   def test_undeclared_names_from_all_sides
     output = ruby(<<~RUBY, options: ["-W:no-experimental"])
       #{PRELUDE}
@@ -247,7 +246,7 @@ class StressTest < Minitest::Test
       raise "sides" unless threads.map(&:value) == [0, 1, 2]
       children.each { |pid| Process.wait(pid); raise "child \#{$?.inspect}" unless $?.success? }
       raise Tracepoint.stats.inspect unless Tracepoint.probes.size == 150 && Tracepoint.stats[:over_limit] > 0
-      # Not while children are forked: Ruby's own lock may be a Ractor's then.
+      # Not while children are forked: a Ractor may hold Ruby's own lock then.
       Tracepoint.undeclared_limit = 170
       ractors = defined?(Ractor) ? Array.new(3) { |n| Ractor.new(n) { |n| work(n) } } : []
       ractors.each { |ractor| ractor.respond_to?(:value) ? ractor.value : ractor.take }

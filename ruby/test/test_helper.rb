@@ -10,12 +10,13 @@ require "tmpdir"
 require "tracepoint"
 require_relative "support/tapped_site"
 
-# nohup and a shell's & ignore these, and so would all that tests start. A handler
-# is not inherited: a hangup still does not end the tests themselves.
+# nohup and a shell's & ignore these signals, and all programs that the tests start would
+# inherit that. Programs do not inherit an empty handler, and with it a hangup still does
+# not end the tests themselves.
 trap("INT", "DEFAULT")
 %w[HUP QUIT].each { |name| trap(name) {} if trap(name, "DEFAULT") == "IGNORE" }
 
-# For `timeout --signal=USR1`: where do these tests hang, and what do their children wait for?
+# For `timeout --signal=USR1`: print where tests and their children hang.
 trap("USR1") do
   warn(*Thread.list.flat_map { |thread| [thread.inspect, *thread.backtrace&.map { |line| "  #{line}" }] })
   Dir["/proc/[0-9]*/task/*"].each do |task|
@@ -34,7 +35,7 @@ module TestHelper
 
   @names = 0
   class << self
-    # Probes are for ever, so each test has names of its own.
+    # Probes exist forever, so each test needs unique names.
     def unique(prefix = "probe")
       @names += 1
       "#{prefix}_#{@names}"
@@ -60,8 +61,8 @@ module TestHelper
     Tracepoint.module_eval("Registry", __FILE__, __LINE__)
   end
 
-  # Trace an entry's sites for the time of the block: each with a tap that
-  # records its operands. No garbage is collected: a String may be read late.
+  # Trace an entry's sites during the block, each with a tap that records its operands. The
+  # garbage collector is off, because a String may be read late.
   def tapping(entry)
     needs_taps
     collecting = !GC.disable
@@ -72,7 +73,7 @@ module TestHelper
     GC.enable if collecting
   end
 
-  # The operands of the one event that the block fires.
+  # Return the operands of the only event that the block fires.
   def operands_of(entry)
     tapping(entry) do |tap|
       assert_equal true, yield, "it did not fire"
@@ -88,7 +89,7 @@ module TestHelper
     Tracepoint.strict = false
   end
 
-  # How much one of the counters grew.
+  # Return the growth of a counter.
   def counting(counter)
     before = Tracepoint.stats.fetch(counter)
     yield
@@ -99,7 +100,7 @@ module TestHelper
     assert_equal 0, objects_of(&block)
   end
 
-  # How many objects 1,000 runs of the block make.
+  # Return the number of objects that 1,000 runs of the block allocate.
   def objects_of
     yield # fills inline caches
     disabled = GC.disable
@@ -118,7 +119,7 @@ module TestHelper
     GC.enable unless disabled
   end
 
-  # Run a script in a Ruby of its own; its output.
+  # Run a script in a separate Ruby process, and return its output.
   def ruby(script, env: {}, options: [], verbose: true)
     output, status = Open3.capture2e(env, RbConfig.ruby, *("-w" if verbose), "-I#{LIB}", *options, "-e", script)
     assert status.success?, output

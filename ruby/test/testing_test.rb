@@ -3,12 +3,12 @@
 require "test_helper"
 require "tracepoint/testing"
 
-# What a test sees, with the extension and without.
+# Captured events, with the extension and without it.
 class TestingTest < Minitest::Test
   include Tracepoint::Testing::Assertions
 
   TYPES = { int: Integer, float: Float, text: String, word: Symbol, flag: :bool }.freeze
-  # Given for all five, and what a tracer reads; whether it was converted.
+  # Values for all five types, the values that a tracer reads, and whether they were converted.
   CONVERSIONS = [
     [[7, 1.5, "tea", :green, true], [7, 1.5, "tea", :green, true], 0],
     [[nil] * 5, [nil] * 5, 0],
@@ -349,7 +349,7 @@ class TestingTest < Minitest::Test
     Tracepoint::Testing.capture(&block)
   end
 
-  # The operands of the one event that the block fires.
+  # Return the operands of the only event that the block fires.
   def values(entry, &block)
     events = captured(&block)
     assert_equal 1, events.size, entry
@@ -364,7 +364,7 @@ class TestingTest < Minitest::Test
     assert_raises(Minitest::Assertion, &block).message
   end
 
-  # Of the test itself.
+  # Stop the capture of the test itself.
   def stop_capturing
     @tracepoint_capture.close
     @tracepoint_capture = Struct.new(:close).new

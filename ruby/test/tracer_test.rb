@@ -2,7 +2,7 @@
 
 require "test_helper"
 
-# Tracers: what the spans of methods carry.
+# Tracers: arguments of the spans of methods.
 class TracerTest < Minitest::Test
   class Owner < Tracepoint::Tracer
     def self.arguments(_names)
@@ -116,7 +116,7 @@ class TracerTest < Minitest::Test
     Tracepoint.probes.last
   end
 
-  # The arguments of the one event of the span's first probe.
+  # Return the arguments of the only event of the span's first probe.
   def begin_of
     entry = span
     tapping(entry) do |first, _|

@@ -2,9 +2,9 @@
 
 require "test_helper"
 
-# Names that are fired or measured, and that nobody declared.
+# Undeclared names that are fired or measured.
 class UndeclaredTest < Minitest::Test
-  # Nothing of it can be relied on.
+  # An object without reliable methods.
   class Hostile
     def initialize(&to_s)
       define_singleton_method(:to_s, &to_s)
@@ -74,7 +74,7 @@ class UndeclaredTest < Minitest::Test
     assert_nil entry
   end
 
-  # Its message is made for the one warning.
+  # The message is created only for the first warning.
   def test_what_makes_no_probe_costs_no_object
     needs_native
     output = alone(<<~RUBY, options: ["-W0"])
@@ -102,7 +102,7 @@ class UndeclaredTest < Minitest::Test
     assert_equal "#{"[100, true]\n" * 9}0\n", output
   end
 
-  # Calls that C alone refuses, after the first, Ruby refuses too.
+  # After the first time, C code rejects calls alone; Ruby would reject them as well.
   def test_names_that_are_refused_later
     Tracepoint.fire("a b")
     longest = unique("n").ljust(63, "_")
@@ -323,7 +323,7 @@ class UndeclaredTest < Minitest::Test
     assert_equal false, Tracepoint.fire(@name, 1)
     assert_same probe, Tracepoint.define(@name, { id: Integer, sku: String })
     assert_equal [Integer, String], probe.operands.values
-    # From now on it is a declared one.
+    # From now on, the probe counts as declared.
     assert_raises(ArgumentError) { Tracepoint.fire(@name, 1) }
     assert_equal(1, counting(:converted) { assert_equal [1, nil], operands_of(probe) { Tracepoint.fire(@name, 1, Time.now) } })
   end

@@ -4,13 +4,13 @@ require "io/wait"
 require "test_helper"
 require "support/agent_target"
 
-# Call trees of known programs, through the ring.
+# Call trees of known programs, read from the ring.
 class AgentCallsTest < Minitest::Test
   include TestHelper
   include AgentHelper
 
-  # One tree, with Ruby's own answer for class and method and with the offsets; every
-  # call is slow to who waits for a nanosecond; and the table has the same calls.
+  # Check one tree in several ways: with Ruby's own answers for class and method, and with
+  # offsets; with a threshold of one nanosecond, which makes every call slow; and as a table.
   def assert_tree(expected, program, **arming)
     target = target(program)
     client = connect(target)
@@ -26,7 +26,7 @@ class AgentCallsTest < Minitest::Test
     target
   end
 
-  # Each entered and left as often as it says; of several with a name the sum.
+  # Check that each method has as many entries as returns. Sum up methods of the same name.
   def counted(memory, names)
     names.each_with_object({}) do |(index, name), found|
       record = memory.method_record(index)
@@ -186,7 +186,7 @@ class AgentCallsTest < Minitest::Test
     RUBY
   end
 
-  # By the class they are called on, and by the one they are defined in.
+  # Selected by the class that they are called on, and by the class that defines them.
   def test_selection_of_inherited_class_methods
     target = target(<<~RUBY)
       class Base; def self.make; end; end
@@ -274,8 +274,8 @@ class AgentCallsTest < Minitest::Test
     assert_equal ["Object#consume\n#{"  Object#leaf\n" * 9}", fiber, fiber, fiber], trees(program)
   end
 
-  # A fiber's place in memory is another's before long; what was open in one
-  # that was dropped is nobody's parent.
+  # A fiber's memory is reused before long. Calls left open in a discarded fiber must not
+  # become parents.
   def test_many_fibers_in_few_streams
     program = <<~RUBY
       def leaf; end
@@ -298,8 +298,8 @@ class AgentCallsTest < Minitest::Test
     assert_operator status["abandoned"], :>=, 296
   end
 
-  # The pages of a ring are the program's: threads and fibers that come one after the
-  # other have a few in all.
+  # The program pays for the pages of a ring, so consecutive threads and fibers share a few
+  # rings.
   def test_rings_of_stacks_that_ended_are_used_again
     program = <<~RUBY
       def leaf; end
@@ -325,7 +325,7 @@ class AgentCallsTest < Minitest::Test
     assert_operator calls.map { |record| record.kind == :stack ? record.method : 0 }.max, :>, 60
   end
 
-  # A call that was open in a dropped fiber is no parent in the fiber that takes its place.
+  # A call left open in a discarded fiber is not a parent in the fiber that reuses its memory.
   def test_a_fiber_in_the_place_of_one_that_was_dropped
     target = target(<<~RUBY)
       def old; Fiber.yield; end
@@ -334,7 +334,7 @@ class AgentCallsTest < Minitest::Test
         n.zero? ? 40.times { Fiber.new { old }.resume } : deeper(n - 1)
         nil
       end
-      one = { 1 => 1 } # its each is written in C, also where YJIT has that of arrays in Ruby
+      one = { 1 => 1 } # Hash#each is written in C, even if YJIT has Array#each in Ruby
       STEP = -> {
         6.times do
           deeper(30)
@@ -365,7 +365,7 @@ class AgentCallsTest < Minitest::Test
       }
     RUBY
     found = trees(program)
-    # Hooks are a Ractor's own: the main one's calls are seen, and exact.
+    # Hooks belong to one Ractor: the main one's calls are recorded, exactly.
     assert_equal ["Object#outside\n  Object#leaf\n" * 100], found.map { |text| text.gsub(/^ *(Ractor|Warning|Kernel).*\n/, "") }
     assert_equal 64, @status["conditions"] & 64
   end
@@ -389,7 +389,7 @@ class AgentCallsTest < Minitest::Test
     assert_empty select[{ owner: "Firs", kind: nil, name: nil }, { owner: "First2", kind: nil, name: nil }]
   end
 
-  # A read that differs from Ruby's own disarms; the program goes on.
+  # A read that differs from Ruby's answer disarms the hook. The program continues.
   def test_wrong_offsets_disarm
     target = target("def leaf; end\nSTEP = -> { leaf; leaf }")
     client = connect(target)
@@ -401,14 +401,14 @@ class AgentCallsTest < Minitest::Test
     assert_equal [0, 0], @status.values_at("conditions", "mismatch")
   end
 
-  # So does an event, or a self, that Ruby's own functions have otherwise.
+  # An event or a self that differs from the answers of Ruby's functions does the same.
   def test_another_answer_of_ruby_disarms
     { "unsigned int rb_tracearg_event_flag" => 1, "unsigned long rb_tracearg_self" => 2 }.each do |function, mismatch|
       assert_disarms_with("#{function}(void *arg) { (void)arg; return 0; }\n", mismatch)
     end
   end
 
-  # So does a control frame that is not in the VM stack of its execution context.
+  # So does a control frame outside the VM stack of its execution context.
   def test_a_frame_outside_of_the_stack_disarms
     assert_disarms_with(<<~C, 3)
       #define _GNU_SOURCE
@@ -468,7 +468,7 @@ class AgentCallsTest < Minitest::Test
     assert_equal 1, client.call("status")["orphans"]
   end
 
-  # The agent's own methods, which run in the program's threads around these.
+  # Leave out the agent's methods that run in the program's threads around these.
   def test_a_fork_and_an_evaluation
     program = "def leaf; end\nSTEP = -> { leaf; Process.wait(Process.fork { leaf; exit!(0) }); eval('leaf') }"
     assert_tree "Object#leaf\nObject#leaf\n", program
@@ -479,7 +479,7 @@ class AgentCallsTest < Minitest::Test
     client = connect(target)
     memory = client.arm(mode: "ring")
     target.begin_step
-    # Calls of the program's own: Ruby 4.0 ends with a call of Monitor#synchronize.
+    # Only the program's own calls: Ruby 4.0 ends with a call of Monitor#synchronize.
     ours = client.last_event["methods"].select { |entry| entry["path"] == "-e" }
     names = ours.to_h { |entry| [entry["index"], entry["name"]] }
     entries = memory.read_all.flatten.select { |record| record.kind == :entry }
@@ -494,7 +494,7 @@ class AgentCallsTest < Minitest::Test
     first = memory.read_all.first
     target.step
     second = memory.read_all.first
-    # An entry stands only where its return has room, and a loss before that.
+    # An ENTRY is written only if there is room for its RETURN and a LOST before it.
     [[first, 3], [second, 0]].each do |records, stack|
       inner = records[stack..-3]
       assert_equal [:lost, :return], records.last(2).map(&:kind)
@@ -520,13 +520,13 @@ class AgentCallsTest < Minitest::Test
     STEP = -> { gets == "main\n" ? busy : (go << 1; gone.pop) }
   RUBY
 
-  # Records: a loss, the stack, its place and its thread. They come together or not at
-  # all: a ring that threads took from one another is full when it has room for fewer.
+  # A LOST record, the stack, its place, and its thread. They are written together or not at
+  # all: a ring that threads take from each other is full if it has room for fewer.
   TOLD_OF_A_STACK = 4
 
-  # The main thread fills the one ring there is, and then the other thread has that
-  # stream: what is in the ring, and what comes when that has been read. Once more if it
-  # was a thread of the agent's that had the stream.
+  # The main thread fills the only ring, and then the other thread takes over the stream.
+  # Return the ring's contents then, and those after reading it. Repeat if a thread of the
+  # agent had the stream.
   def two_stacks_in_a_ring(**arming)
     target = target(TWO_STACKS)
     client = connect(target)
@@ -549,7 +549,7 @@ class AgentCallsTest < Minitest::Test
     target.end_step
   end
 
-  # The owner of calls is told as soon as there is room, and no call before that.
+  # The owner of calls is announced as soon as there is room, before any of its calls.
   def test_a_full_ring_goes_to_another_stack
     before, after = two_stacks_in_a_ring(mode: "ring")
     assert_equal [:lost, :stack, :place, :thread, *%i[entry return] * 3, :entry], after.first(11).map(&:kind)
@@ -557,14 +557,14 @@ class AgentCallsTest < Minitest::Test
     refute_includes before.select { |record| record.kind == :stack }.map(&:method), after[1].method
   end
 
-  # And not for calls that are taken back.
+  # The owner is not announced for calls that are taken back.
   def test_a_full_ring_of_slow_calls_goes_to_another_stack
     _, after = two_stacks_in_a_ring(mode: "slow", cpu: true, whole: true, threshold_ns: 50_000_000)
     assert_equal %i[lost stack place thread entry entry return cpu], after.first(8).map(&:kind)
     assert_equal [0, 1], after.values_at(4, 5).map(&:depth)
   end
 
-  # They run every 50 ms, and the program's calls would be given up each time.
+  # They run every 50 ms, and would make the program lose its calls each time.
   def test_the_agents_threads_take_no_stream_from_the_program
     target = target(<<~RUBY)
       def waits; puts "waits"; gets; leaf; end
@@ -576,7 +576,7 @@ class AgentCallsTest < Minitest::Test
     target.begin_step
     assert_equal "waits\n", target.io.gets
     client.call("status")
-    connect(target).close # for which new threads begin, and end
+    connect(target).close # starts and ends threads of the agent
     target.step
     names = names_of(client)
     found = memory.read_all.flatten.map { |record| [record.kind, names[record.method]] }
@@ -587,7 +587,7 @@ class AgentCallsTest < Minitest::Test
 
   BODIES = { "a" => %w[b c], "b" => %w[d c], "c" => %w[d], "d" => %w[a] }.freeze
 
-  # The records of a(n) of the program below.
+  # Append the expected records of a(n) in the program below.
   def events_of(name, number, depth, found)
     found << [:entry, "Object##{name}", depth]
     BODIES[name].each do |callee|
@@ -596,8 +596,8 @@ class AgentCallsTest < Minitest::Test
     found << [:return, "Object##{name}", depth]
   end
 
-  # A reader that cannot keep up: each record is the one that it should be, and each
-  # loss says how many are missing there.
+  # With a reader that is too slow, every record is still the right one, and every loss
+  # says exactly how many are missing.
   def test_losses_are_exact_and_nesting_recovers
     target = target(<<~RUBY)
       def a(n); b(n); c(n); end
@@ -610,7 +610,7 @@ class AgentCallsTest < Minitest::Test
     memory = client.arm(mode: "ring", ring_records: 256, offsets: OFFSETS)
     streams = Hash.new { |found, stream| found[stream] = [] }
     look = -> { memory.streams.times { |stream| streams[stream].concat(memory.read(stream)) } }
-    # Nobody reads meanwhile: some are surely lost.
+    # Without a reader in the meantime, some records are lost.
     target.step
     4.times do
       look.call
@@ -653,7 +653,7 @@ class AgentCallsTest < Minitest::Test
     assert_equal %i[entry return], (records.select { |r| names[r.method] == "Object#work" }.map(&:kind))
   end
 
-  # Nobody is attached: the probes are passed, and all else is as without them.
+  # Without a tracer, the probes are skipped, and everything else works as without them.
   def test_static_probes_and_the_empty_hook
     program = "class Oops < StandardError; end\ndef leaf; raise Oops; rescue Oops; GC.start; end\nSTEP = -> { leaf }"
     target = target(program)
@@ -683,7 +683,7 @@ class AgentCallsTest < Minitest::Test
     assert_empty trees(program, mode: "slow", threshold_ns: 300_000_000, cpu: true)
   end
 
-  # Only the collection is kept of a fast call, and only while a call around it may be slow.
+  # Only the collection of a fast call is kept, and only if an enclosing call may be slow.
   def test_collections_in_fast_calls_of_a_slow_one
     target = target(<<~RUBY)
       def collects; GC.start; end
@@ -706,7 +706,7 @@ class AgentCallsTest < Minitest::Test
     assert_equal 0, memory.dropped
   end
 
-  # A call that never returns must not keep what was slow in it.
+  # A call that never returns must not hold back slow calls inside it.
   def test_slow_calls_are_published_before_the_outermost_returns
     target = target("def slow; sleep 0.02; end\ndef main; slow; puts 'inside'; gets; end\nSTEP = -> { main }")
     client = connect(target)
@@ -738,7 +738,7 @@ class AgentCallsTest < Minitest::Test
 
   private
 
-  # A library before Ruby's answers for it.
+  # Preload a library whose functions replace Ruby's.
   def assert_disarms_with(library, mismatch)
     Dir.mktmpdir do |dir|
       File.write("#{dir}/other.c", library)

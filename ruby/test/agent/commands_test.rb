@@ -3,7 +3,7 @@
 require "test_helper"
 require "support/agent_target"
 
-# Commands that ask about the process itself.
+# Commands that query the process itself.
 class AgentCommandsTest < Minitest::Test
   include TestHelper
   include AgentHelper
@@ -19,7 +19,7 @@ class AgentCommandsTest < Minitest::Test
     assert_equal "time", error.code
   end
 
-  # A copy whose process ended before it could say that it ends with it.
+  # A copy whose parent ended before the copy could tie its life to it.
   def test_a_copy_that_comes_too_late
     program = <<~RUBY
       [Process.pid, Process.pid + 1].each do |parent|
@@ -52,7 +52,7 @@ class AgentCommandsTest < Minitest::Test
     assert_equal ["[true, true]", { 1 => "0", 2 => "1" }], [reply["value"], client.channels]
   end
 
-  # Changes that a program makes to its output while it is captured.
+  # The program changes its output while the output is captured.
   def test_output_that_the_program_reopens_meanwhile
     Dir.mktmpdir do |dir|
       target = target(<<~RUBY)
@@ -81,7 +81,7 @@ class AgentCommandsTest < Minitest::Test
     end
   end
 
-  # A thread that is killed while it waits for its turn.
+  # A thread is killed while it waits for its turn.
   def test_output_of_one_after_one_that_was_killed
     client = connect(target)
     client.call("eval", code: <<~RUBY)
@@ -97,7 +97,7 @@ class AgentCommandsTest < Minitest::Test
     assert_equal "true", client.call("eval", code: "$stdout.equal?(STDOUT)", redirect: false)["value"]
   end
 
-  # A thread that writes for the code is not in its error, nor quoted by what quotes lines.
+  # The error does not include the writing thread's frames, and error_highlight does not quote them.
   def test_an_error_below_a_redirected_output
     client = connect(target)
     error = assert_raises(AgentClient::Refused) { client.call("eval", code: "$stdout.no_such") }
@@ -121,8 +121,8 @@ class AgentCommandsTest < Minitest::Test
     error.reply["backtrace"].map { |frame| frame[/\A\(rbtrace\):(\d+):in /, 1] }
   end
 
-  # They are the program's, and go on.
-  # Also one that is just ending, and of no group any more.
+  # Threads that the code starts belong to the program, and keep running. This includes a
+  # thread that is just ending, which has no group any more.
   def test_its_own_threads_are_told_from_the_programs
     target = target()
     client = connect(target)
@@ -147,8 +147,8 @@ class AgentCommandsTest < Minitest::Test
     target.end_step
   end
 
-  # Kernels before 4.14 have no smaps_rollup, and who may not be dumped may not read
-  # it. Other files count in pages, whose size Ruby tells by a gem alone.
+  # Kernels before 4.14 have no smaps_rollup, and a process that is not dumpable cannot read
+  # it. Other files count pages, whose size Ruby only knows through a gem.
   def test_memory_without_a_rollup
     target = target(<<~RUBY)
       File.singleton_class.prepend(Module.new do
@@ -164,7 +164,7 @@ class AgentCommandsTest < Minitest::Test
     assert_equal [nil, nil], memory.values_at("pss", "swap")
   end
 
-  # The child writes faster than anybody reads.
+  # The child writes faster than the client reads.
   def test_a_heap_dump_waits_for_its_reader
     client = connect(target("STEP = -> {}; KEPT = Array.new(50_000) { |i| 'text %06d' % i }"))
     client.send_request("heapdump")
@@ -177,7 +177,7 @@ class AgentCommandsTest < Minitest::Test
     bytes.each_line { |line| assert line.start_with?("{"), line }
   end
 
-  # Nobody reads what it writes: it ends in its time nevertheless.
+  # The time limit also ends code whose output is not read.
   def test_a_limit_of_time_for_who_does_not_read
     target = target()
     client = connect(target)
@@ -207,7 +207,7 @@ class AgentCommandsTest < Minitest::Test
     end
   end
 
-  # A request during another ends the connection, also if what runs does not end.
+  # A second request during the first ends the connection, even if the first does not end.
   def test_two_requests_at_once
     target = target()
     client = connect(target)
@@ -229,7 +229,7 @@ class AgentCommandsTest < Minitest::Test
     target.step
   end
 
-  # A program that takes its children's statuses: by waiting for any, or for none.
+  # Programs that take their children's statuses: by waiting for any, or by ignoring them.
   REAPERS = ["Thread.new { loop { Process.wait(-1) rescue sleep 0.01 } }", "trap('CLD', 'IGNORE')"].freeze
   KEPT = "KEPT = Array.new(50_000) { |i| 'text %06d' % i }"
 
@@ -248,7 +248,7 @@ class AgentCommandsTest < Minitest::Test
       client = connect(target)
       client.send_request("heapdump")
       IO.select([client.socket])
-      # As long as nobody reads, it cannot come to its end.
+      # It cannot finish without a reader.
       child = children(target.pid).first[/\d+/]
       Process.kill(:KILL, child.to_i)
       eventually { reaper.empty? || !File.exist?("/proc/#{child}") }

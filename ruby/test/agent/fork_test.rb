@@ -3,13 +3,13 @@
 require "test_helper"
 require "support/agent_target"
 
-# A child's share of its parent's agent: nothing that costs it anything, and a
-# fork that does what forks do.
+# Forks: a child must not pay for its parent's agent, and the program's fork must behave as
+# usual.
 class AgentForkTest < Minitest::Test
   include TestHelper
   include AgentHelper
 
-  # The output of a child that runs the program above.
+  # Return the output of a child that runs the program above.
   def child_says(setup, code)
     target = target(<<~RUBY)
       #{setup}
@@ -39,7 +39,7 @@ class AgentForkTest < Minitest::Test
           super
         end
       end)
-      # Its warning would be taken for what it says.
+      # The warning would be mistaken for the program's output.
       def warn(*) end
     RUBY
     assert_equal "child: [nil, []]\n", said
@@ -54,7 +54,7 @@ class AgentForkTest < Minitest::Test
     assert_equal "child: nil\n", said
   end
 
-  # Ruby 3.1 has the parent's id of the thread that forked.
+  # Under Ruby 3.1, the main thread of the child has the parent's native ID.
   def test_the_kernels_id_of_the_thread_that_forked
     skip "Ruby #{RUBY_VERSION} has no such ids" unless Thread.method_defined?(:native_thread_id)
     in_thread = "Thread.new { fork { %s } }.join"
@@ -67,7 +67,7 @@ class AgentForkTest < Minitest::Test
     end
   end
 
-  # The thread that would undo it is not in the child.
+  # The thread that would undo it does not exist in the child.
   def test_what_runs_in_the_parent_is_undone_in_a_child
     state = "[$tracer.enabled?, KEPT.size, $stdout.equal?(STDOUT), $stderr.equal?(STDERR)]"
     said = child_says("KEPT = []", state) do |target|
@@ -82,7 +82,7 @@ class AgentForkTest < Minitest::Test
         end
       RUBY
       assert_equal "ready", client.read_frame.last
-      # Nothing of it changes what the parent has.
+      # The parent's state is unchanged.
       others = connect(target).call("eval", code: "[$tracer.enabled?, KEPT.size]")
       assert_equal "[true, 1]", others["value"]
     end

@@ -3,14 +3,14 @@
 require "test_helper"
 require "support/agent_target"
 
-# Requests that no tracer would send, and those that many do: neither leaves a trace.
+# Requests that no tracer would send, and large numbers of requests: neither has lasting effects.
 class AgentFuzzTest < Minitest::Test
   include TestHelper
   include AgentHelper
 
   SOAK = ENV["RBTRACE_SOAK"] == "1"
   SEED = Integer(ENV.fetch("RBTRACE_SEED", "1"))
-  # Each is refused when nothing is armed, however it is changed.
+  # With nothing armed, each of these is refused, however it is changed.
   REFUSED = [
     { command: "status" }, { command: "disarm" }, { command: "names", from: 0, count: 1 }, { command: "arm" },
     { command: "arm", mode: "ring", ring_records: 3 }, { command: "arm", mode: "table", select: [{ owner: 1 }] },
@@ -19,7 +19,7 @@ class AgentFuzzTest < Minitest::Test
   ].freeze
   CODES = %w[protocol command argument state].freeze
 
-  # Messages, one after the other, to a connection that has said hello or not.
+  # Sends messages to a connection before or after its greeting.
   class Mischief
     HEAD = 12
 
@@ -82,7 +82,7 @@ class AgentFuzzTest < Minitest::Test
     end
   end
 
-  # Everything that was open or running is what it was.
+  # Check that open descriptors, threads, and mappings are the same as before.
   def assert_untouched(target)
     watcher = connect(target)
     look = lambda do
@@ -92,7 +92,7 @@ class AgentFuzzTest < Minitest::Test
     before = look.call
     first = rss(target)
     yield
-    # Earlier requests may still be ending.
+    # Earlier requests may still be finishing.
     eventually { look.call.zip(before).all? { |now, was| now <= was } }
     target.step
     rss(target) - first
@@ -113,7 +113,7 @@ class AgentFuzzTest < Minitest::Test
     assert_operator grown, :<, 32 << 20
   end
 
-  # Answered with an ERROR that says why, or by the end of the connection.
+  # The answer is an ERROR with a reason, or the end of the connection.
   def assert_refused(target, message, number, hello:)
     client = target.connect(greet: hello)
     client.socket.write(message)
@@ -121,7 +121,7 @@ class AgentFuzzTest < Minitest::Test
     loop do
       type, _, _, payload = client.read_frame
       code = client.decode(payload)["code"]
-      return assert_refused(target, message, number, hello: hello) if code == "busy" # earlier ones are still ending
+      return assert_refused(target, message, number, hello: hello) if code == "busy" # earlier ones are still finishing
 
       assert_equal AgentClient::ERROR, type, "seed #{SEED}, message #{number}: #{message.inspect}"
       assert_includes CODES, code
@@ -145,7 +145,7 @@ class AgentFuzzTest < Minitest::Test
       memory.close
       client.close
     rescue AgentClient::Refused => e
-      raise unless e.code == "busy" # the last one's end has not been seen yet
+      raise unless e.code == "busy" # the agent has not noticed the last one's end yet
 
       client&.close
       retry

@@ -3,7 +3,7 @@
 require "test_helper"
 require "support/agent_target"
 
-# Who may connect, and to what: docs/agent/access.md, "The proof" and "Consent".
+# The conditions for a connection, and its rights: docs/agent/access.md, "The proof" and "Consent".
 class AgentProofTest < Minitest::Test
   include TestHelper
   include AgentHelper
@@ -36,12 +36,12 @@ class AgentProofTest < Minitest::Test
     assert_equal texts, texts.uniq
   end
 
-  # Ruby's own memory moves and is freed; the text has to stay where it was said to be.
+  # Ruby moves and frees its own memory. The text must stay at the announced address.
   def test_the_text_stays_where_it_is
     target = target(<<~RUBY)
       STEP = lambda do
         GC.start
-        # Each object is moved, where Ruby can.
+        # Compaction moves every object, if Ruby supports it.
         GC.verify_compaction_references(toward: :empty) if GC.respond_to?(:verify_compaction_references)
       rescue NotImplementedError
         nil
@@ -89,7 +89,7 @@ class AgentProofTest < Minitest::Test
     [target, address]
   end
 
-  # As load.rb does: then both requests can be there before the agent looks.
+  # As in load.rb: both requests may arrive before the agent reads.
   def test_a_text_that_is_told_before
     target, address = expecting(Process.pid)
     client = connect(target, greet: false)
@@ -99,7 +99,7 @@ class AgentProofTest < Minitest::Test
     assert_equal [[AgentClient::REPLY, 1], [AgentClient::REPLY, 2]], replies.map { |type, _, request| [type, request] }
     hello, prove = replies.map { |frame| client.decode(frame.last) }
     assert_equal [address, "eval"], [hello["address"], prove["level"]]
-    # Once, and of this connection only.
+    # The announced text works once, and only for this connection.
     refute_equal address, begin_greeting(target).last
   end
 
@@ -110,14 +110,14 @@ class AgentProofTest < Minitest::Test
     refuse(client, client.answer_to(text_at(target, address)))
   end
 
-  # Its pid may be another's by then.
+  # The pid may belong to another process by then.
   def test_a_text_that_was_told_long_before
     target, address = expecting(Process.pid)
     target.step
     refute_equal address, begin_greeting(target).last
   end
 
-  # One process's answer about the text is of no use to another, and the text itself to none.
+  # One process's answer is useless to another process, and so is the text.
   def test_an_answer_of_another_process
     target = target()
     [Process.pid + 1, Process.ppid, 0].each do |pid|
@@ -214,7 +214,7 @@ class AgentProofTest < Minitest::Test
     assert_match(/^nil$/, output)
   end
 
-  # Its own hook is not there; the proof needs none.
+  # The proof does not need the agent's hook.
   def test_without_the_hook
     program = "Tracepoint::Agent::Native.instance_variable_set(:@reason, 'none'); STEP = -> {}"
     assert_equal "eval", connect(target(program)).hello["level"]

@@ -3,7 +3,7 @@
 require "test_helper"
 require "support/agent_target"
 
-# Where the agent is reached, by whom, and what stays of it.
+# The agent's socket: its path, admission of clients, and cleanup.
 class AgentSocketTest < Minitest::Test
   include TestHelper
   include AgentHelper
@@ -62,7 +62,7 @@ class AgentSocketTest < Minitest::Test
     end
   end
 
-  # Somebody else may have made it first: a link, or open to others.
+  # Another user may have created it first: as a link, or open to others.
   def test_a_directory_that_is_not_ours
     Dir.mktmpdir do |dir|
       open = File.join(dir, "open")
@@ -84,7 +84,7 @@ class AgentSocketTest < Minitest::Test
   def test_another_user_cannot_connect
     skip "needs root" unless Process.euid.zero?
     target = target()
-    # Even with the directory open to everyone, the agent asks who it is.
+    # Even if the directory is open to everyone, the agent checks the client's identity.
     Dir.mktmpdir do |dir|
       File.chmod(0o755, dir)
       link = File.join(dir, "s")
@@ -96,7 +96,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal target.pid, connect(target).hello["pid"]
   end
 
-  # Root may talk to any; its directory is the target's user's.
+  # Root may connect to any target; the directory belongs to the target's user.
   def test_root_and_a_target_of_another_user
     skip "needs root" unless Process.euid.zero?
     target = target(user: NOBODY)
@@ -112,7 +112,7 @@ class AgentSocketTest < Minitest::Test
     pid = fork do
       Process::UID.change_privilege(NOBODY)
       socket = yield
-      # Refused before a word is read or said.
+      # The agent closes the connection before reading or sending anything.
       writer.write(socket.read(1).nil? ? "closed" : "open")
     rescue SystemCallError => e
       writer.write(e.is_a?(Errno::ECONNRESET) ? "closed" : e.class.name.split("::").last)
@@ -135,7 +135,7 @@ class AgentSocketTest < Minitest::Test
     define_method("test_children_of_#{how.tr(" .", "__")}") { assert_child(code) }
   end
 
-  # A child has a socket of its own, nothing armed, and what it arms is its affair.
+  # A child has its own socket and nothing armed. Arming it does not affect the parent.
   def assert_child(code)
     says = 'puts "child " + Tracepoint::Agent.path; $stdout.flush; $stdin.gets'
     target = target("STEP = -> { #{format(code, says)}; Process.wait(pid) }")
@@ -155,7 +155,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal [1, 2], [memory.state, client.call("disarm")["state"]]
   end
 
-  # Ruby ends such a child by _exit: the socket stays until the next agent comes.
+  # Ruby ends such a child with _exit, so the socket remains until the next agent starts.
   def test_a_child_of_popen
     target = target(<<~RUBY)
       STEP = -> { IO.popen("-") { |io| io ? puts(io.gets, io.gets) : puts("child \#{Tracepoint::Agent.path}", "over") } }
@@ -189,7 +189,7 @@ class AgentSocketTest < Minitest::Test
     end
   end
 
-  # Ruby is not told of such a fork; what was armed must not be in the child's way.
+  # Ruby does not know about such a fork. The parent's arming must not affect the child.
   def test_a_fork_behind_rubys_back
     target = target(behind_rubys_back("i = 0; leaf while (i += 1) < 1000; exit!(7)"))
     client = connect(target)
@@ -199,14 +199,14 @@ class AgentSocketTest < Minitest::Test
     assert_equal 1, (memory.read_all.flatten.count { |r| r.kind == :entry && names[r.method] == "Object#leaf" })
   end
 
-  # Nor may what the child does next crash it, or take the parent's agent away.
+  # The child's next actions must neither crash it nor remove the parent's agent.
   def test_what_such_a_child_does
     codes = ["Tracepoint::Agent.stop", "Tracepoint::Agent.finish"] # at_exit calls the latter
-    # Up to 3.2 alone hooks go before a Ractor begins. From 3.3 on such a child waits for
-    # ever now and then, also where no agent is: locks that other threads held stay held.
+    # Up to 3.2, hooks are removed before a Ractor starts. Since 3.3, such a child sometimes
+    # hangs even without an agent: locks that other threads held stay locked.
     codes << "exit!(Ractor.new { 7 }.take)" if %w[3.0 3.1 3.2].include?(RUBY_VERSION[/\d+\.\d+/])
     codes.each do |code|
-      # Threads that wait for the GVL when it forks: none of them is in the child.
+      # These threads wait for the GVL during the fork. None of them exists in the child.
       waiting = "4.times { Thread.new { loop { sleep 0 } } }\n"
       waiting = "" if code.include?("Ractor")
       target = target(waiting + behind_rubys_back("#{code}; exit!(7)"))
@@ -219,7 +219,7 @@ class AgentSocketTest < Minitest::Test
     end
   end
 
-  # STEP forks, calls `leaf` once, and has the child run this code.
+  # STEP forks with a system call, calls `leaf` once, and lets the child run this code.
   def behind_rubys_back(code)
     fork = RbConfig::CONFIG["host_cpu"] == "x86_64" ? [57] : [220, 17, 0, 0, 0, 0] # fork; clone
     <<~RUBY
@@ -236,7 +236,7 @@ class AgentSocketTest < Minitest::Test
     RUBY
   end
 
-  # The target's report of a step, before it is done.
+  # Return the target's report during a step.
   def said(target)
     target.begin_step
     target.io.gets.tap { target.end_step }
@@ -250,7 +250,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal target.pid, connect(target).peer_pid
   end
 
-  # The memory stays readable; the new program knows nothing of it.
+  # The memory stays readable. The new program has no connection to it.
   def test_exec_ends_what_was_armed
     code = "$stdout.sync = true; puts Tracepoint::Agent.path; gets"
     target = target("def leaf; end\nSTEP = -> { leaf; exec(#{RbConfig.ruby.dump}, '-e', '#{code}') }",
@@ -281,7 +281,7 @@ class AgentSocketTest < Minitest::Test
     assert_raises(EOFError) { client.read_frame }
   end
 
-  # Clients keep their places after they have ended while their threads wait for another arming.
+  # Clients that have ended keep their places while their threads wait for another arming.
   def test_a_stop_where_all_places_are_taken
     target = target(<<~RUBY)
       BEGUN = Queue.new
@@ -297,7 +297,7 @@ class AgentSocketTest < Minitest::Test
     eventually { !File.exist?(target.path) }
   end
 
-  # Whoever has proved nothing takes no place of those who have.
+  # Connections without a proof take no places from those with a proof.
   def test_connections_without_a_proof
     target = target()
     proven = Array.new(7) { connect(target) }
@@ -308,7 +308,7 @@ class AgentSocketTest < Minitest::Test
     assert_without_place(connect(target))
   end
 
-  # Connections that are let in are counted once more when they have proved.
+  # Connections are counted when admitted, and again when they have proved.
   def test_no_ninth_proof
     target = target()
     greeters = Array.new(2) { connect(target, greet: false) }
@@ -319,7 +319,7 @@ class AgentSocketTest < Minitest::Test
     assert_without_place(greeters.last)
   end
 
-  # As load.rb has it: no thread of the agent's own needs the GVL then.
+  # As in load.rb: no thread of the agent needs the GVL then.
   def test_who_loads_it_serves_who_comes_at_once
     target = target(<<~RUBY)
       Tracepoint::Agent.stop
@@ -345,7 +345,7 @@ class AgentSocketTest < Minitest::Test
     target.step
   end
 
-  # A new connection takes the thread that waited, and another waits then.
+  # A new connection takes the waiting thread, and another thread then waits.
   def test_one_thread_waits
     target = target("STEP = -> { $stdout.puts(Thread.list.size - 1) }")
     20.times { connect(target).close }
@@ -365,7 +365,7 @@ class AgentSocketTest < Minitest::Test
     Integer(target.io.gets).tap { target.end_step }
   end
 
-  # Not each frame has as much, and what has begun has no more.
+  # The limit covers the whole greeting, not each frame, even if a frame has begun.
   def test_a_greeting_has_five_seconds
     target = target()
     began = now
@@ -379,7 +379,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal ["protocol", "frame not complete in time"], error.reply.values_at("code", "message")
   end
 
-  # The thread that accepts a connection answers it then, but only the command to stop.
+  # The thread that accepts a connection then answers it, but only the command `stop`.
   def test_no_more_threads
     target = target(<<~RUBY)
       $none = false
@@ -407,7 +407,7 @@ class AgentSocketTest < Minitest::Test
     assert_empty connect(target).call("stop")
   end
 
-  # A connection's thread may end anywhere.
+  # A connection's thread may be killed at any point.
   def test_arming_that_is_cut_off
     target = target(<<~RUBY)
       $cut = false
@@ -469,7 +469,7 @@ class AgentSocketTest < Minitest::Test
     target.step
   end
 
-  # A client that was let in at that very moment, too.
+  # This includes a client admitted at the same moment.
   def test_stop_ends_every_connection
     target = target("STEP = -> { Tracepoint::Agent.stop; Tracepoint::Agent.start }")
     30.times do
@@ -496,7 +496,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal [2, 2], [memory.state, event["status"]["state"]]
   end
 
-  # Whoever is first: the other one waits, or has nothing to do.
+  # Whichever comes second waits, or finds nothing to do.
   def test_disarmed_as_the_process_ends
     target = target(<<~RUBY)
       Tracepoint::Agent::Native.singleton_class.prepend(Module.new do
@@ -517,7 +517,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal ["", 2], [target.close, memory.state]
   end
 
-  # No hook, no file, no thread but the one that waits.
+  # Nothing remains: no hook, no file, and no thread except the waiting one.
   def test_what_is_armed_goes_with_the_tracer
     target = target("def leaf; end\nSTEP = -> { leaf }")
     watcher = connect(target)
@@ -533,7 +533,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal 1, watcher.arm(mode: "ring").state
   end
 
-  # Its thread has not seen yet that it is gone: others are busy.
+  # The dead tracer's thread has not noticed yet, because others are busy.
   def test_what_a_dead_tracer_armed_is_in_nobodys_way
     target = target("2.times { Thread.new { loop {} } }")
     watcher = connect(target)
@@ -546,7 +546,7 @@ class AgentSocketTest < Minitest::Test
     end
   end
 
-  # PID of a process that has armed the target, and waits.
+  # Return the PID of a process that has armed the target and waits.
   def arming_tracer(target)
     reader, writer = IO.pipe
     pid = fork do
@@ -575,7 +575,7 @@ class AgentSocketTest < Minitest::Test
     assert_equal memory.reply["size"], File.size(file)
   end
 
-  # A reader that lies about what it has read changes nothing but what it gets.
+  # A reader that lies about what it has read affects only its own data.
   def test_a_lying_reader
     target = target("def leaf; end\nSTEP = -> { i = 0; leaf while (i += 1) <= 2000 }")
     client = connect(target)

@@ -4,14 +4,14 @@ require "test_helper"
 require "support/agent_target"
 require "shellwords"
 
-# A program that does nothing until the tracer that started it has armed.
+# A program that is held until the tracer that started it has armed.
 class AgentStartTest < Minitest::Test
   include TestHelper
   include AgentHelper
 
   MINUTES = 600_000
 
-  # The target's report before the agent's file is read, and behind that.
+  # Prints messages before and after the agent's file is loaded.
   PROGRAM = <<~'RUBY'
     $stdout.sync = true
     at_exit { puts "exit" }
@@ -63,7 +63,7 @@ class AgentStartTest < Minitest::Test
     assert_equal "first\n", program.gets
   end
 
-  # A client that does not say hello stays unknown.
+  # A client that does not send `hello` is not recognized.
   def test_who_only_knocks_is_not_the_tracer
     program = start(MINUTES)
     path = path_of(program)

@@ -3,12 +3,12 @@
 require "test_helper"
 require "support/agent_target"
 
-# The hook's own counts.
+# Counts and times that the hook keeps.
 class AgentTableTest < Minitest::Test
   include TestHelper
   include AgentHelper
 
-  # By name of method what the table has of it after one step, disarmed.
+  # Run one step, disarm, and yield the table and the methods' numbers by name.
   def table(program, **arming)
     target = target(program)
     client = connect(target)
@@ -38,7 +38,7 @@ class AgentTableTest < Minitest::Test
     end
   end
 
-  # Without histograms there are no times, and returns are not hooked.
+  # Without histograms, the hook neither measures times nor hooks returns.
   def test_entries_alone
     table(<<~RUBY, histograms: false, raise: true) do |memory, indexes, status|
       class Oops < StandardError; end
@@ -64,8 +64,8 @@ class AgentTableTest < Minitest::Test
     STEP = -> { $took = 0; work }
   RUBY
 
-  # Times of calls of some milliseconds agree with the program's own clock, if nobody
-  # takes its processor away between the two.
+  # The times of calls of some milliseconds agree with the program's own clock, unless it is
+  # preempted between the two.
   def test_times
     assert_agreement(2)
     assert_agreement(3)
@@ -90,8 +90,8 @@ class AgentTableTest < Minitest::Test
     assert_equal work[:total] - work[:self], nest[:total]
     assert_equal nest[:total], nest[:max]
     assert_equal [nest[:total] - nest[:self], nap[:sum]], [nap[:total]] * 2
-    assert_operator memory.ns(nap[:total]), :>=, took * 0.999 # two scales of one clock
-    assert_operator nest[:sum], :>, nest[:total] # five naps, the last four, and so on
+    assert_operator memory.ns(nap[:total]), :>=, took * 0.999 # one clock, two scales
+    assert_operator nest[:sum], :>, nest[:total] # the outer call has five naps, the next four, and so on
   end
 
   def assert_histogram(memory, index, record, digits)
@@ -103,15 +103,15 @@ class AgentTableTest < Minitest::Test
     assert_operator most - least, :<=, least / (10**digits) * 2
   end
 
-  # As HdrHistogram has it: the lowest value of a bucket.
+  # Return the lowest value of a bucket, by HdrHistogram's rules.
   def lowest(bucket, digits)
     bits = { 2 => 7, 3 => 10 }.fetch(digits)
     shift = [(bucket >> bits) - 1, 0].max
     (bucket - (shift << bits)) << shift
   end
 
-  # A counter has 8 bits, and goes on in another block. On a busy machine the times of
-  # these calls are in many counters.
+  # A counter has 8 bits and continues in another block. On a busy machine, the times of
+  # these calls spread over many counters.
   def test_more_calls_than_a_counter_holds
     table(<<~RUBY) do |memory, indexes, status|
       def leaf; end
@@ -134,7 +134,7 @@ class AgentTableTest < Minitest::Test
     STEP = -> { 5.times { [1, 3, 10, 30, 100, 300, 1000].each { |n| CALLS.each { |calls| calls.call(n) } } } }
   RUBY
 
-  # Each takes from 100 ns to 50 µs, and more. With their histograms they take less than 32 MB of the process's memory.
+  # Each call takes from 100 ns to 50 µs or more. The histograms take less than 32 MB of memory.
   def test_ten_thousand_methods
     target = target(MANY)
     target.step
@@ -151,7 +151,8 @@ class AgentTableTest < Minitest::Test
     assert_operator used, :<, 32
   end
 
-  # How many calls there were of those that have so many each.
+  # Check that every record and its histogram agree; return the calls of methods with
+  # this many each.
   def assert_each(memory, times)
     counts = (1...memory.methods_seen).map { |i| memory.method_record(i)[:calls] }
     sums = memory.histograms.transform_values { |buckets| buckets.values.sum }
@@ -159,7 +160,7 @@ class AgentTableTest < Minitest::Test
     counts.count(times) * times
   end
 
-  # What it alone has, and what of the shared memory nobody else has mapped.
+  # Return the process's own memory, including shared memory that only it has mapped.
   def private_kb(target)
     File.read("/proc/#{target.pid}/smaps_rollup")[/^Private_Dirty: +(\d+)/, 1].to_i
   end
@@ -226,7 +227,7 @@ class AgentTableTest < Minitest::Test
     end
   end
 
-  # Classes that were seen are neither freed nor moved while something is armed.
+  # While something is armed, classes that the hook has seen are neither freed nor moved.
   def test_names_survive_the_collector
     table(<<~RUBY) do |memory, indexes|
       def make(i); klass = Class.new { def work; end }; Object.const_set("Gone\#{i}", klass); klass.new.work

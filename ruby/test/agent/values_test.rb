@@ -3,7 +3,7 @@
 require "test_helper"
 require "support/agent_target"
 
-# Values of expressions at the entry of methods, and the program that they are of.
+# Values of expressions at the entry of methods, and their effect on the program.
 class AgentValuesTest < Minitest::Test
   include TestHelper
   include AgentHelper
@@ -20,14 +20,14 @@ class AgentValuesTest < Minitest::Test
     end
   RUBY
 
-  # An array of one that selects with these expressions.
+  # Return an array with one selector with these expressions.
   def selector(text, *expressions)
     owner, mark, name = text.match(/\A(?:(.+)([#.]))?(.+)\z/).captures
     kind = { "#" => "instance", "." => "singleton" }[mark]
     [{ owner: owner, kind: kind, name: name, expressions: expressions }]
   end
 
-  # The method's name and its values for each entry, in the order they were told.
+  # Return each entry's method name and values, in order.
   def values(client, memory)
     names = client.call("names")["methods"].to_h { |entry| [entry["index"], entry["name"]] }
     memory.read_all.flat_map { |records| told(records, names) }
@@ -53,7 +53,7 @@ class AgentValuesTest < Minitest::Test
     texts
   end
 
-  # The values of one step of the program.
+  # Return the values of one step of the program.
   def shown(program, *selectors, **arming)
     target = target(program)
     client = connect(target)
@@ -96,7 +96,7 @@ class AgentValuesTest < Minitest::Test
     assert_match(/\A\(NameError: undefined local variable or method #{quoted("word")} for /, local)
   end
 
-  # Calls of Ruby methods, made ones, and methods written in C; none of the agent's.
+  # Callers of Ruby methods, of define_method's, and of C methods, without the agent's frames.
   def test_who_calls
     calls = ["caller.map { |place| place[/:(\\d+):/, 1] }.first(2)", "caller_locations.first(2).map(&:lineno)"]
     found = shown(<<~RUBY, *%w[take made String#upcase].map { |name| selector(name, *calls) }, c_calls: true)
@@ -114,7 +114,7 @@ class AgentValuesTest < Minitest::Test
     assert_equal [["take", *first], ["made", *second], ["upcase", *second]], found
   end
 
-  # A method that the program calls so is the program's.
+  # A method of the program with this name takes precedence.
   def test_callers_of_its_own
     found = shown(<<~RUBY, selector("ring", "caller", "caller_locations.size > 1"), selector("take", "caller"), selector("go", "caller"))
       class Phone; def caller; "Ann"; end; def ring; end; end
@@ -140,13 +140,13 @@ class AgentValuesTest < Minitest::Test
     RUBY
     name, itself, nope, *rest = found.first
     assert_equal ["go", "(RuntimeError: no inspect)"], [name, itself]
-    # Its message has the object's inspect, which raises.
+    # The error's message contains the object's inspect, which raises.
     assert_match(/\A\(NameError/, nope)
     left = "(left by throw, break or return)"
     assert_equal ["(Exception: a)", left, left, "(SystemExit: exit)", "(Odd)", "1"], rest
   end
 
-  # A recursion that has room untraced has it traced, too.
+  # A recursion that fits the stack untraced also fits it traced.
   def test_near_the_end_of_the_stack
     found = shown(<<~RUBY, selector("mark", "self.to_s + '1'", "n"), max_streams: 8)
       def mark(n); n; end
@@ -163,7 +163,7 @@ class AgentValuesTest < Minitest::Test
     assert_empty others.flatten.uniq - [3, '"main1"', "7", error, "(SystemStackError)"]
   end
 
-  # As any error of an expression.
+  # It is reported like any error of an expression.
   def test_an_expression_that_needs_more_stack_than_there_is
     found = shown(<<~RUBY, selector("take", "endless", "n"))
       def take(n); n; end
@@ -215,7 +215,7 @@ class AgentValuesTest < Minitest::Test
     assert_equal ["take", "\uFFFD\e[1m", "wide\u00e9", ""], found.first
   end
 
-  # The third time is the last.
+  # After the third time, evaluation stops.
   def test_what_never_ends
     found = shown(<<~RUBY, selector("take", "n", "loop {}"), limit_ms: 50)
       def take(n); n; end
@@ -225,7 +225,7 @@ class AgentValuesTest < Minitest::Test
     assert_equal [["take", "0", late], ["take", "1", late], ["take", "2", late], ["take", 1], ["take", 1]], found
   end
 
-  # However it resists; and the exception that ends it is not seen afterwards.
+  # Expressions that resist the limit. The program never sees the exception that ends them.
   def test_what_does_not_want_to_end
     found = shown(<<~RUBY, *%w[a b c d e].map { |name| selector("take_#{name}", RESISTING[name]) }, limit_ms: 10)
       LOCK = Mutex.new
@@ -249,7 +249,7 @@ class AgentValuesTest < Minitest::Test
     "e" => "Thread.handle_interrupt(Object => :never) { ends = Process.clock_gettime(1) + 0.03; 0 while Process.clock_gettime(1) < ends }"
   }.freeze
 
-  # An exception from outside meanwhile reaches the program, not the expression.
+  # Meanwhile, an exception from outside reaches the program, not the expression.
   def test_what_other_threads_send
     found = shown(<<~RUBY, selector("take", "$inside << 1; sleep 0.05; n"), limit_ms: 60_000)
       require "timeout"
@@ -267,11 +267,11 @@ class AgentValuesTest < Minitest::Test
         raise "wrong" if $wrong || raised.value != :io || timed != :timed
       }
     RUBY
-    # A call whose entry was left has none of its values.
+    # A call whose evaluation was left by an exception has no values.
     assert_equal [%w[take], %w[take], %w[take]], found.map { |name, *| [name] }
   end
 
-  # They end what the expression waits for, and never reach the program.
+  # Timeouts within an expression end its waiting, and never reach the program.
   def test_timeouts_of_its_own
     require "timeout"
     found = shown(<<~RUBY, selector("take", "patient()", "n"), limit_ms: 200)
@@ -285,7 +285,7 @@ class AgentValuesTest < Minitest::Test
     assert_equal values, found.map { |_, *each| each }
   end
 
-  # They have to end with the program.
+  # They must end with the program.
   def test_threads_that_it_begins
     found = shown(<<~RUBY, selector("take", "$made = Thread.new { sleep }; n"), limit_ms: 60_000)
       def take(n); n; end
@@ -335,7 +335,7 @@ class AgentValuesTest < Minitest::Test
       fiber = Fiber.new { leave }
       first = fiber.resume
       raise "wrong" unless [:away, :left].include?(first)
-      busy # nothing ends this, though the evaluation is late
+      busy # nothing ends this, although the evaluation exceeds its limit
       raise "wrong" if first == :away && fiber.resume(3) != :left
       Fiber.new { leave }.resume
       busy
@@ -344,7 +344,7 @@ class AgentValuesTest < Minitest::Test
     }
   RUBY
 
-  # It goes to another fiber, which comes back, or to the one around it, which need not.
+  # It switches to another fiber, which returns, or to the enclosing one, which need not.
   def test_other_fibers
     found = shown(FIBERS, selector("take", "n", "$other.resume"), selector("leave", "Fiber.yield(:away)"), selector("leaf"), limit_ms: 10)
     taken, left = %w[take leave].map { |name| found.select { |entry| entry.first == name }.map { |entry| entry.drop(1) } }
@@ -356,7 +356,7 @@ class AgentValuesTest < Minitest::Test
     end
   end
 
-  # They take nothing with them: neither a place that others need, nor their threads.
+  # They keep neither places that others need, nor their threads.
   def test_fibers_that_are_dropped_in_the_middle
     target = target(<<~RUBY)
       def take(n); n; end
@@ -379,7 +379,7 @@ class AgentValuesTest < Minitest::Test
     end
   end
 
-  # A fiber that it leaves by `Fiber.yield` goes on in the middle of another one.
+  # A fiber that it leaves with `Fiber.yield` resumes in the middle of another evaluation.
   def test_fibers_that_come_back_into_an_evaluation
     target = target(<<~RUBY)
       def take(n); n; end
@@ -388,7 +388,7 @@ class AgentValuesTest < Minitest::Test
       STEP = -> {
         $other = Fiber.new { leaf }
         raise "wrong" unless take(1) == 1
-        busy # what is too late there does not end this
+        busy # exceeding the limit there does not end this
       }
     RUBY
     client = connect(target)
@@ -423,7 +423,7 @@ class AgentValuesTest < Minitest::Test
       watcher.call("eval", code: "$inside.pop")
       leaves ? client.close : client.call("disarm")
       target.end_step
-      # The next one that is armed sees nothing of it.
+      # The next arming is not affected.
       again = connect(target)
       memory = eventually { armed(again, "n") }
       target.step
@@ -433,14 +433,14 @@ class AgentValuesTest < Minitest::Test
     assert_still(target)
   end
 
-  # nil while the one before is still there.
+  # Return nil while the previous arming is still in effect.
   def armed(client, expression)
     client.arm(mode: "ring", select: selector("take", expression), limit_ms: 60_000)
   rescue AgentClient::Refused => e
     raise unless e.code == "busy"
   end
 
-  # The thread that watches ends with what it watches for.
+  # The watching thread ends together with its task.
   def assert_still(target)
     client = connect(target)
     eventually { client.call("eval", code: "Thread.list.size")["value"] == "4" }
@@ -457,7 +457,7 @@ class AgentValuesTest < Minitest::Test
     assert_equal [[%w[take 0], %w[take 1], %w[take 2]], []], found
   end
 
-  # All of them, or none; and how often none is counted.
+  # Either all values are written or none, and the missing ones are counted.
   def test_a_ring_without_room
     target = target("def take(n); end\nSTEP = -> { 100.times { |n| take('x' * 400) } }")
     client = connect(target)
@@ -471,7 +471,7 @@ class AgentValuesTest < Minitest::Test
     assert_operator with.size, :>, 5
   end
 
-  # Nothing would end what never does.
+  # Without a watcher, nothing would end an endless expression.
   def test_where_no_thread_can_be_made
     target = target("def take(n); end\nSTEP = -> { take(1) }")
     client = connect(target)

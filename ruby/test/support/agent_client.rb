@@ -3,7 +3,7 @@
 require "socket"
 require "stringio"
 
-# A tracer in Ruby, written from docs/agent.md: what the agent is tested with.
+# A tracer in Ruby, written from docs/agent.md, to test the agent with.
 class AgentClient
   REQUEST = 1
   DATA = 2
@@ -27,7 +27,7 @@ class AgentClient
 
   attr_reader :socket, :channels, :events, :hello
 
-  # proves: does it read the text that shows that it may read the memory?
+  # proves: whether to read the text that proves access to the memory
   def initialize(path, greet: true, proves: true)
     @socket = UNIXSocket.new(path)
     @events = []
@@ -40,7 +40,7 @@ class AgentClient
     call("prove", answer: proves ? answer_to(File.binread("/proc/#{peer_pid}/mem", 4096, address)) : nil)
   end
 
-  # pid: of who connected, as the agent sees it
+  # pid: the client's pid as the agent sees it
   def answer_to(text, pid = Process.pid)
     digits = text.byteslice(16..-1)
     format("%032x", Array.new(136) { |i| digits[30 * i, 30].hex }.inject { |sum, number| (sum * pid + number) % (2**127 - 1) })
@@ -54,7 +54,7 @@ class AgentClient
     @socket.close
   end
 
-  # The reply; raises what was refused. What came in channels is in #channels.
+  # Return the reply, or raise the refusal. #channels has the output of the channels.
   def call(command, **arguments)
     send_request(command, **arguments)
     answer
@@ -92,14 +92,14 @@ class AgentClient
     end
   end
 
-  # The rest of a connection that the agent ended.
+  # Return the last event of a connection that the agent has ended.
   def last_event
     answer
   rescue EOFError, Errno::ECONNRESET
     @events.last
   end
 
-  # The reply to arm, and what it brought.
+  # The reply to arm, and its files.
   def arm(**arguments)
     @files = []
     reply = call("arm", **arguments)
@@ -157,9 +157,9 @@ class AgentClient
   end
 end
 
-# The shared memory, read as docs/agent/memory.md has it.
+# The shared memory, read as documented in docs/agent/memory.md.
 class AgentMemory
-  # text: of one of kind text, its bytes
+  # text: the bytes of a TEXT record
   Record = Struct.new(:time, :method, :depth, :kind, :flags, :text) # rubocop:disable Lint/StructNewOverride
   KINDS = %i[none entry return c_entry c_return lost gc_begin gc_end raise object cpu stack place thread text].freeze
   COUNTERS = %i[no_stream no_method too_deep orphans abandoned no_block no_values].freeze
@@ -217,12 +217,12 @@ class AgentMemory
     words.merge(kind: u32(at + 16), selected: u32(at + 20))
   end
 
-  # Bucket => count
+  # Return counts by bucket.
   def histogram(index)
     histograms.fetch(index, {})
   end
 
-  # By number of the method, with the durations that wait to be counted.
+  # Return counts by method number and bucket, including durations that wait to be counted.
   def histograms
     found = Hash.new { |methods, index| methods[index] = Hash.new(0) }
     (1...u32(200)).each do |block|
@@ -235,12 +235,12 @@ class AgentMemory
     found
   end
 
-  # Whose a block is: method, part and level.
+  # Return the method, part, and level of a block.
   def place(block)
     @data.pread(8, u64(96) + (8 * block)).unpack("L<S<S<")
   end
 
-  # Method and bucket of each stream's last duration, which is in no counter yet.
+  # Return method and bucket of each stream's last duration, which no counter includes yet.
   def waiting
     counters = Array.new(streams) { |stream| u32(u64(128) + (64 * stream) + 48) }
     counters.reject(&:zero?).map do |counter|
@@ -253,7 +253,7 @@ class AgentMemory
     u32(204)
   end
 
-  # New records of a stream; says so to the agent.
+  # Return new records of a stream, and tell the agent.
   def read(stream)
     records = u32(152)
     ring = u64(144) + stream * records * 16
@@ -269,7 +269,7 @@ class AgentMemory
     found
   end
 
-  # The records of all streams, by stream; those with method events only.
+  # Return the records of all streams with method events, by stream.
   def read_all
     Array.new(streams) { |stream| read(stream) }.reject { |records| records.all? { |r| %i[stack place thread].include?(r.kind) } }
   end

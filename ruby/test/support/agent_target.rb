@@ -2,7 +2,7 @@
 
 require_relative "agent_client"
 
-# A Ruby with the agent in it, that does one thing each time it is told to.
+# A Ruby process with the agent, which performs one step per command.
 class AgentTarget
   LIB = File.expand_path("../../lib", __dir__)
   LOOP = <<~RUBY
@@ -16,7 +16,7 @@ class AgentTarget
 
   attr_reader :io, :path
 
-  # A copy of the gem for another user, who may not enter the checkout (/root is 0700).
+  # Copy the gem for another user without access to the checkout (/root is 0700).
   def self.public_lib
     @public_lib ||= begin
       folder = Dir.mktmpdir("tracepoint-", "/tmp")
@@ -29,7 +29,7 @@ class AgentTarget
     end
   end
 
-  # program: text that sets STEP to a Proc
+  # program: code that sets STEP to a Proc
   def initialize(program = "STEP = -> {}", env: {}, options: [], user: nil)
     source = "#{user ? "Process::UID.change_privilege(#{user});" : ""} require 'tracepoint/agent'\n#{program}\n#{LOOP}"
     lib = user ? AgentTarget.public_lib : LIB
@@ -58,7 +58,7 @@ class AgentTarget
     fail_with("the target said #{line.inspect}") unless line == "done\n"
   end
 
-  # A child holds the output too, and may never end.
+  # A child also holds the output, and may never end.
   def fail_with(message)
     Process.kill(:KILL, -pid)
     raise "#{message}#{@io.read}"
@@ -68,7 +68,7 @@ class AgentTarget
     AgentClient.new(path, **options)
   end
 
-  # Ends it; what it still said.
+  # End the target, and return its remaining output.
   def close
     return if @io.closed?
 
@@ -88,8 +88,7 @@ end
 
 # Helpers of several tests of the agent.
 module AgentHelper
-  # Offsets of the Rubies that the tests run in; the tracer has them from its
-  # layouts.
+  # Offsets for the Rubies of the tests. The tracer gets them from its layouts.
   OFFSETS = { cfp_ep: 32, me_owner: 32, me_def: 16, def_original_id: 32, ment_imemo: 6, svar_imemo: 2, local_flag: 2,
               ec_thread: RUBY_VERSION < "3.1" ? 56 : 48 }.freeze
 
@@ -122,7 +121,7 @@ module AgentHelper
     found
   end
 
-  # Numbers of methods to names, as in `String#gsub`, `Dir.pwd`.
+  # Map numbers of methods to names, such as `String#gsub` and `Dir.pwd`.
   def names_of(client)
     methods = client.call("names")["methods"].reject { |entry| entry["path"].to_s.start_with?("<internal:") }
     methods.to_h do |entry|
@@ -130,8 +129,8 @@ module AgentHelper
     end
   end
 
-  # The calls that one step makes, a text for each stack: a line a call,
-  # indented. Methods that some Rubies have in Ruby (Integer#times) are left out.
+  # Return the calls of one step: a string per stack, one indented line per call. Methods
+  # that some versions implement in Ruby (Integer#times) are left out.
   def trees(program, **arming)
     target = target(program)
     seen(connect(target), target, mode: "ring", **arming)
@@ -141,7 +140,7 @@ module AgentHelper
     memory = client.arm(**arming)
     target.step
     names = names_of(client)
-    # A stream is another stack's when its own has ended.
+    # A stream goes to another stack when its own stack has ended.
     stacks = memory.read_all.flat_map { |records| records.slice_before { |record| record.kind == :stack }.to_a }
     found = stacks.map { |records| tree(records, names) }
     @status = client.call("disarm")

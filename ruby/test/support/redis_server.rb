@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
-# A Redis server of the tests' own, behind a socket in a folder that goes with it.
+# A Redis server for the tests, with its socket in a temporary folder.
 module RedisServer
   class << self
-    # @return [String, nil] nil where there is no redis-server
+    # @return [String, nil] nil if redis-server is not installed
     def url
       @url ||= start if installed?
     end

@@ -3,17 +3,17 @@
 begin
   require "fiddle"
 rescue LoadError
-  nil # a Ruby without it skips what needs a tap
+  nil # tests that need a tap are skipped without Fiddle
 end
 
-# Does to a site what a tracer does, without one: the site becomes a jump to a few
-# instructions that count the hit and keep the operands. So the traced paths
-# run, and the operands are seen, without root and without BPF.
+# Patches a site like a tracer, without one: the site becomes a jump to code that counts
+# the hit and stores the operands. Tests can thus run the traced paths and check operands
+# without root and BPF.
 class TappedSite
   NIL = { Integer => -2**63, Float => 0x7ff8726274726163, bool: 2 }.freeze
   SLOTS = 13 # the count, and 12 operands
   PAGE = 4096
-  # mov [rax+8*n], register, for the six that carry operands
+  # mov [rax+8*n], register, for the six registers that carry operands
   REGISTERS = ["\x48\x89\x78", "\x48\x89\x70", "\x48\x89\x50", "\x48\x89\x48", "\x4c\x89\x40", "\x4c\x89\x48"].map(&:b).freeze
 
   class << self
@@ -61,7 +61,7 @@ class TappedSite
     @slots[0, 8].unpack1("Q<")
   end
 
-  # An operand of the last hit, as a Ruby value.
+  # Return an operand of the last hit as a Ruby value.
   def value(index, type)
     raw = @slots[8 * (index + 1), 8]
     integer = raw.unpack1("q<")
@@ -74,7 +74,7 @@ class TappedSite
 
   private
 
-  # A page in reach of a five-byte jump.
+  # Return a page within reach of a five-byte jump.
   def near(address)
     (1..512).each do |distance|
       hint = (address & -PAGE) - (distance * 4 * 1024 * 1024)

@@ -141,7 +141,7 @@ module Tracepoint
         RESERVED.include?(name) ? "::Kernel.binding.local_variable_get(:#{name})" : name.to_s
       end
 
-      # In this order, the comparison calls neither a method of the argument nor one of ours.
+      # In this order, the comparison calls neither methods of the argument nor ours.
       def none(parameter)
         "#{NONE} == #{read(parameter[1])}"
       end
