@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Three threads that want the GVL all the time: one adds in Ruby, one is in a C function
-# that keeps the GVL, and one writes, for which Ruby gives it away. See docs/gvl.md.
+# Three threads that compete for the GVL: one adds in Ruby, one runs a C function that keeps
+# the GVL, and one writes, for which Ruby releases it. See docs/gvl.md.
 class Invoice
   def total
     (1..20_000).sum { |cents| cents % 119 }

@@ -2,13 +2,13 @@
 
 require "optparse"
 
-# What the examples share: options, and a way for whoever traces them to say
-# when to begin and when to end.
+# Shared by the examples: options, and a protocol by which a tracer tells an
+# example when to begin and when to exit.
 #
-#   --count N   do N rounds and end, without a pause between them
+#   --count N   run N rounds without pauses between them, and exit
 #   --wait      wait for a line on stdin after "ready", and after "done"
 class Handshake
-  # @return [Integer, nil] nil: go on until killed
+  # @return [Integer, nil] nil: run until killed
   attr_reader :count
 
   def initialize(argv = ARGV)
@@ -32,7 +32,7 @@ class Handshake
     say(*lines, "done")
   end
 
-  # Numbers from 0 on: `count` of them, or for ever, with a pause after each.
+  # Yield numbers from 0 on: `count` of them; or endlessly, with a pause after each.
   def rounds(pause: 0.1)
     return count.times { |i| yield i } if count
 

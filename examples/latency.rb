@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# A span whose latency is known: of every hundred, 90 take 1 ms, 9 take 10 ms
-# and one takes 100 ms. A round is one hundred.
+# A span with known latencies: of every hundred, 90 take 1 ms, 9 take 10 ms, and
+# one takes 100 ms. A round has one hundred.
 #
 # ruby -Iruby/lib examples/latency.rb [--wait] [--count N]
 # sudo rbtrace-py latency PID work

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Spans in spans, and all the ways in which one ends. Each request makes two
-# queries and renders a tree of four levels, a span each. Of ten requests, one
-# is not found (throw), one fails (raise), both after their first query.
+# Spans in spans, and all ways in which a span ends. Each request makes two queries
+# and renders a tree of four levels, one span per node. One request in ten is not
+# found (throw), and one fails (raise), both after their first query.
 #
 # ruby -Iruby/lib examples/nested_spans.rb [--wait] [--count N]
 # sudo rbtrace-py latency PID request query render

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# A server of a parent and three children. Probes are defined before the fork,
-# and after it on both sides:
+# A server with a parent and three children. Probes are defined before the fork, and
+# on both sides after it:
 #
 #   prefork:before(worker, i)   fired by all four; the parent is worker -1
 #   prefork:parent(i)           defined after the fork, by the parent

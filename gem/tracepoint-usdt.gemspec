@@ -6,21 +6,20 @@ Gem::Specification.new do |spec|
   spec.name = "tracepoint-usdt"
   spec.version = Tracepoint::VERSION
   spec.authors = ["The rbtrace-py developers"]
-  spec.summary = "Static tracepoints (USDT) for Ruby programs, made at run time"
+  spec.summary = "Static tracepoints (USDT) for Ruby programs, created at run time"
   spec.description = <<~TEXT
-    Declare probes in a Ruby program that cost next to nothing while nobody
-    looks, and look at them in production with rbtrace-py, bpftrace, bcc, perf
-    or gdb, without a restart. Linux on x86-64 and aarch64; elsewhere the same
-    API does nothing.
+    Define probes in a Ruby program that cost next to nothing while untraced, and
+    read them in production with rbtrace-py, bpftrace, bcc, perf, or gdb, without
+    a restart. Linux on x86-64 and aarch64; on other platforms, the same API does
+    nothing.
   TEXT
   spec.homepage = "https://rubygems.org/gems/tracepoint-usdt"
   spec.license = "MIT"
   spec.required_ruby_version = ">= 2.7"
   spec.metadata["rubygems_mfa_required"] = "true"
 
-  # lib, sig and ext are links. A glob does not follow them with **, unless
-  # the link is named; and nothing here may come from git, which a packed or
-  # copied tree does not have.
+  # lib, sig, and ext are links, which ** in a glob does not follow unless the pattern
+  # names the link. Git must not be used here: packed or copied trees do not have it.
   spec.files = Dir.chdir(__dir__) do
     Dir["lib/*.rb", "lib/tracepoint/*.rb", "lib/tracepoint/{benchmark,methods,testing}/*.rb", "lib/puma/plugin/*.rb",
         "sig/*.rbs", "LICENSE", "README.md",

@@ -1,7 +1,7 @@
-# A Rails application in one file: a shop with a page of its items, a page each, orders,
-# a slow report, and jobs in Sidekiq. The one line for its probes is the require of
-# tracepoint/rails; VISIT is one of its own. Its database, its log and the socket of its
-# Redis are in SHOP_FOLDER, by default tmp/ beside this file.
+# A Rails application in one file: a shop with a list of items, a page per item, orders, a
+# slow report, and jobs in Sidekiq. The require of tracepoint/rails adds the probes. VISIT is
+# a span of the application's own. The database, the log, and the socket of Redis are in
+# SHOP_FOLDER, by default tmp/ beside this file.
 ENV["RAILS_ENV"] ||= "production"
 ENV["SHOP_FOLDER"] ||= File.join(__dir__, "tmp")
 
@@ -33,7 +33,7 @@ class Shop < Rails::Application
 end
 
 FileUtils.mkdir_p(ENV.fetch("SHOP_FOLDER"))
-Redis.silence_deprecations = true if defined?(Redis) # of what Sidekiq 6 calls
+Redis.silence_deprecations = true if defined?(Redis) # caused by Sidekiq 6
 redis = { url: "unix://#{ENV.fetch("SHOP_FOLDER")}/redis.sock" }
 Sidekiq.configure_client { |config| config.redis = redis }
 Sidekiq.configure_server { |config| config.redis = redis }
@@ -64,7 +64,7 @@ end
 class StatementJob < ActiveJob::Base
   SECONDS = 0.8
 
-  # The bank takes its time, too.
+  # The bank is slow as well.
   def perform(tenant)
     sleep SECONDS
     logger.info("#{tenant}: #{Order.count} orders")
@@ -73,7 +73,7 @@ end
 
 VISIT = Tracepoint.define_span(:visit, { tenant: String }, provider: :shop)
 
-# Whose request is it? Rails does not know; the shop does.
+# Measures requests by tenant, which the shop knows and Rails does not.
 module Tenants
   def self.included(controller)
     controller.around_action { |of, action| VISIT.measure(of.tenant) { action.call } }
@@ -103,8 +103,8 @@ end
 class OrdersController < ActionController::API
   include Tenants
 
-  # The sqlite3 gem waits for the database's lock and keeps the GVL meanwhile: the thread
-  # that has the lock could not go on.
+  # The sqlite3 gem keeps the GVL while it waits for the database's lock, so the thread that
+  # holds the lock could not continue.
   WRITING = Mutex.new
 
   def create
@@ -128,7 +128,7 @@ class ReportsController < ActionController::API
 
   private
 
-  # Which takes its time.
+  # The warehouse is slow.
   def ask_the_warehouse
     sleep SECONDS
     Order.count

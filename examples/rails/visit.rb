@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Visitors of the shop, two of each of three tenants, until Ctrl-C. Those of acme ask for
-# reports and statements, too. They write the header X-Request-Start, as a proxy does.
+# Visitors of the shop, two for each of three tenants, until Ctrl-C. Visitors of acme also
+# request reports and statements. All set the header X-Request-Start, as a proxy does.
 require "net/http"
 
 VISITORS = 2
@@ -20,7 +20,7 @@ def ask_for_much(shop, tenant)
   visit(shop, tenant, "/reports")
 end
 
-# Also one that is starting.
+# Retries while the shop is starting.
 def connect(&visit)
   Net::HTTP.start(SHOP.host, SHOP.port, &visit)
 rescue Errno::ECONNREFUSED

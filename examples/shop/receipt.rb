@@ -5,7 +5,7 @@ require "erb"
 require "json"
 
 module Shop
-  # A page that lists the latest orders of a till: work for the CPU.
+  # A page that lists the latest orders of a till. Rendering it uses the CPU.
   class Receipt
     PAGE = ERB.new(<<~HTML)
       <h1>Order <%= @id %></h1>
@@ -36,7 +36,7 @@ module Shop
     end
   end
 
-  # Receipts in order, each with a checksum of all before it that is slow to forge.
+  # Receipts in order, each with a slow checksum of all receipts before it.
   class Books
     def initialize
       @latest = []

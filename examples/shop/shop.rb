@@ -9,16 +9,16 @@
 #   sudo rbtrace-py latency --ps shop.rb checkout --by sku
 #   sudo rbtrace-py trace --ps shop.rb shop:order
 #
-# Without --orders or --seconds it serves until it is stopped. Of N orders
-# (a multiple of 20) half are for tea, three in ten for coffee, two in ten for
-# cake, and one in twenty, always a cake, is declined: its spans raise, and it
-# fires no shop:order.
+# Without --orders or --seconds, it serves until it is stopped. With N orders (a multiple
+# of 20), half are for tea, three in ten for coffee, and two in ten for cake. One in
+# twenty, always a cake, is declined: its spans raise, and it does not fire
+# shop:order.
 require_relative "../handshake"
 require_relative "catalogue"
 require_relative "till"
 
 module Shop
-  # Hands out the numbers of orders, as many as there are to be.
+  # Hands out order numbers until the limit is reached.
   class Queue
     def initialize(orders, seconds)
       @orders = orders

@@ -6,8 +6,8 @@ require_relative "receipt"
 module Shop
   class Declined < StandardError; end
 
-  # Takes orders and money: a span around each order, one around its payment
-  # inside that, and an event when it is done.
+  # Takes orders and payments: one span per order, one inside it for the payment,
+  # and an event when the order is complete.
   class Till
     CHECKOUT = Tracepoint.define_span(:checkout, { id: Integer, sku: String }, provider: :shop)
     PAYMENT = Tracepoint.define_span(:payment, { id: Integer, cents: Integer, method: Symbol }, provider: :shop)
