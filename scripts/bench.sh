@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures what docs/performance.md tells and prints its table. Needs root, and
-# is best run on a machine that does nothing else meanwhile.
+# Measures the figures of docs/performance.md and prints its table. Needs root, and
+# an otherwise idle machine.
 #
 #   scripts/bench.sh [--quick] [--json] [--only PART]...
 # shellcheck source=scripts/lib.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the gem's extension for the Ruby on PATH, into the folder of its ABI
-# (where `ruby -Iruby/lib -rtracepoint` finds it), and the agent's hook.
+# Compiles the agent's hook, and the gem's extension for the Ruby on PATH into the
+# folder of its ABI, where `ruby -Iruby/lib -rtracepoint` finds it.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Removes what setup and the tests built in this checkout; system packages and
-# the chroots of scripts/rubies.sh stay.
+# Removes everything that setup and the tests built in this checkout. System packages
+# and the chroots of scripts/rubies.sh stay.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Lines of Python code, without blank lines, comments and docstrings.
+"""Count lines of Python code, without blank lines, comments, and docstrings.
 
-scripts/count_code.py [DIR]      of this checkout, or of the one in DIR
+scripts/count_code.py [DIR]      count this checkout, or the one in DIR
 
-Also: files by folder, the longest functions, and public class names that stand twice.
+Also lists files by folder, the longest functions, and duplicate public class names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Function(NamedTuple):
-    """A function's lines of code, decorators left out, and where it begins."""
+    """A function's lines of code without decorators, and its location."""
 
     lines: int
     place: str
@@ -43,7 +43,7 @@ class Function(NamedTuple):
 
 
 class Source:
-    """A file; ``code`` are the numbers of its lines that hold code."""
+    """A file; ``code`` contains the numbers of the lines with code."""
 
     def __init__(self, path: Path) -> None:
         text = path.read_text()
@@ -71,7 +71,7 @@ class Source:
 
 
 def _is_docstring(node: ast.AST) -> bool:
-    """Also of an attribute: a string that stands alone."""
+    """Return whether it is a bare string, including docstrings of attributes."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -90,7 +90,7 @@ def _sources(root: Path, place: Path) -> list[Source]:
 
 
 def _by_package(root: Path, sources: list[Source]) -> Iterator[tuple[str, int, int]]:
-    """Name, files and lines of each package of ours, and of the modules beside them."""
+    """Yield name, files, and lines per package, and of the top-level modules."""
     files: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     for source in sources:
@@ -103,7 +103,7 @@ def _by_package(root: Path, sources: list[Source]) -> Iterator[tuple[str, int, i
 
 
 def report(root: Path) -> Iterator[str]:
-    """The figures, a line each."""
+    """Yield the figures, one per line."""
     ours, *others = (_sources(root, place) for place in PLACES)
     yield f"{'package':<16}{'files':>6}{'lines':>8}"
     for name, files, lines in _by_package(root, ours):

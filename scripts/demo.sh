@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts the example shop and looks into it with rbtrace-py, each command shown as
-# one would type it. The shop ends with this script, however that ends.
+# Starts the example shop and profiles it with rbtrace-py. Prints each command as a user
+# would type it. The shop stops with this script, however the script ends.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
@@ -10,7 +10,7 @@ log=$(mktemp)
 shop=
 made=
 
-# Where the demo was interrupted, nobody knows of its files.
+# If the demo is interrupted, its files are removed: the user does not know of them.
 stop() {
   local status=$?
   if [ -n "$shop" ]; then
@@ -31,7 +31,7 @@ show() {
   "$@"
 }
 
-# The same for folded stacks of 10 ms and more, without their paths.
+# The same for folded stacks of at least 10 ms, without their paths.
 show_stacks() {
   local line shown these='/ [0-9]{8,}$/!d; s/ [^ ;]*\.rb//g'
   printf "\n$ %s \\\\\n    | sed -E '%s'\n" "$(printable "$@")" "$these"
@@ -45,7 +45,7 @@ show_stacks() {
   }
 }
 
-# Prints the first frame of a folded stack and as many of the last ones as fit.
+# Prints the first frame of a folded stack and as many of the last frames as fit.
 shorten() {
   local first=${1%%;*} rest=${1#*;}
   if [ ${#1} -le 79 ]; then
@@ -58,7 +58,7 @@ shorten() {
   printf '%s;…;%s\n' "$first" "$rest"
 }
 
-# Print a command as one would type it: quoted only where the shell needs it.
+# Prints a command as a user would type it, with quotes only where the shell needs them.
 printable() {
   local word line=
   for word; do
@@ -105,7 +105,7 @@ show rbtrace-py trace "$shop" 'shop:*' --count 10
 show rbtrace-py latency "$shop" checkout --duration 3
 show rbtrace-py latency "$shop" checkout --by sku --duration 3
 
-# The rest reads the shop's memory, with no probe and no BPF.
+# The remaining commands read the shop's memory, without probes or BPF.
 made=$(mktemp -d -t rbtrace-demo.XXXXXX)
 chmod 755 "$made"
 printf '\n$ cd %s\n' "$made"

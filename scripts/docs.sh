@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds the site of the docs in site/. A link that leads nowhere fails it.
+# Builds the documentation site in site/. Fails on broken links.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
 
-# The theme's authors warn of a MkDocs that is not the one installed here.
+# Silence the theme's warning about MkDocs versions other than the installed one.
 export NO_MKDOCS_2_WARNING=1
 .venv/bin/mkdocs build --strict
 say "built: site/index.html"

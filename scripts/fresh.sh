@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Plays a new machine: in a minimal Debian that has git and make and nothing else,
-# clones the last commit and types README's commands, once under /root, which other
+# Simulates a new machine: creates a minimal Debian with only git and make, clones the
+# last commit, and runs the README's commands. It does so once under /root, which other
 # users cannot enter, and once under /opt.
 #
 #   scripts/fresh.sh bookworm                make demo, then make test, in both places
 #   scripts/fresh.sh trixie setup            only make setup (twice: the second is quick)
 #   PLACES=/opt scripts/fresh.sh bookworm    only there
-#   KEEP=1 scripts/fresh.sh trixie           keep the systems, and print where they are
+#   KEEP=1 scripts/fresh.sh trixie           keep the systems, and print their paths
 #
 # Needs root and mmdebstrap. Without KEEP=1 the systems are removed afterwards.
 # shellcheck source=scripts/lib.sh
@@ -20,15 +20,15 @@ make_base() {
   mmdebstrap --mode=root --variant=minbase --include=git,make \
     --aptopt='Acquire::Check-Valid-Until "false"' --dpkgopt=force-unsafe-io \
     "$suite" "$dir" "${sources[@]}"
-  # A machine's network gives it names, and certificates to trust.
+  # A real machine's network provides host names, and certificates to trust.
   cp -L /etc/resolv.conf /etc/hosts "$dir/etc/"
   mkdir -p "$dir/usr/local/share/ca-certificates"
   cp -rL /usr/local/share/ca-certificates/. "$dir/usr/local/share/ca-certificates/"
   git -C "$REPO" bundle create -q "$dir/srv/repo.bundle" HEAD
 }
 
-# In a mount namespace of its own: nothing stays mounted. The new system is the root
-# of it, not a chroot, in which the kernel allows no user namespaces.
+# Runs in a separate mount namespace, so nothing stays mounted. The new system becomes its
+# root instead of a chroot, in which the kernel would not allow user namespaces.
 enter() {
   local dir=$1 mount
   shift
@@ -47,7 +47,7 @@ enter() {
   exec /bin/bash -c "$(declare -f type_commands); type_commands \"\$@\"" fresh "$@" </dev/null
 }
 
-# type_commands PLACE TARGET…: in the new system.
+# type_commands PLACE TARGET…: run the commands in the new system.
 type_commands() {
   local target status=0
   cd "$1" || return
@@ -76,7 +76,7 @@ targets=("$@")
 read -r -a places <<<"${PLACES-/root /opt}"
 work=$(mktemp -d)
 chmod 755 "$work"
-# Never into a mount: the namespaces are gone by now, but be sure of it.
+# The namespaces have ended, but make sure never to delete inside a mount.
 trap 'rm -rf --one-file-system "$work/base" "$work/log"; rmdir --ignore-fail-on-non-empty "$work"' EXIT
 
 say "making a minimal $suite"

@@ -31,7 +31,7 @@ The [pages by task](../index.md) show the commands at work.
 
 
 def pages() -> dict[str, str]:
-    """Return the pages by file name: one a command, and index.md."""
+    """Return the pages by file name: one per command, and index.md."""
     top = click.Context(cli, info_name="rbtrace-py", **_settings())
     links = " ·\n".join(f"[{name}]({name}.md)" for name in COMMANDS)
     own_help = _help("rbtrace-py --help", cli.get_help(top))

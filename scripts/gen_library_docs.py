@@ -49,7 +49,7 @@ def page() -> str:
 
 
 def documented() -> set[str]:
-    """Return the public names that are defined in the library itself."""
+    """Return the public names defined in the library itself."""
     found = {name: getattr(rbtrace_py, name) for name in rbtrace_py.__all__}
     return {
         name
@@ -106,7 +106,7 @@ def _parameters(function: Any) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """The docstring as Markdown."""
+    """Return the docstring as Markdown."""
     parts = _SECTION.split(inspect.getdoc(value) or "")
     text = [parts[0].rstrip() + "\n"]
     for title, body in zip(parts[1::2], parts[2::2], strict=True):
@@ -119,7 +119,7 @@ def _text(value: Any) -> str:
 
 
 def _items(body: str) -> Iterator[tuple[str, str]]:
-    """Name and text of each item; one that goes on is indented further."""
+    """Yield each item's name and text; continuation lines are indented."""
     lines = textwrap.dedent(body).strip()
     for item in re.split(r"\n(?=\S)", lines):
         name, colon, said = " ".join(item.split()).partition(": ")
@@ -130,7 +130,7 @@ def _items(body: str) -> Iterator[tuple[str, str]]:
 
 
 def _options(function: Any) -> Iterator[tuple[str, str]]:
-    """The keyword arguments that ``**options`` stands for."""
+    """Yield the keyword arguments behind ``**options``."""
     annotation = function.__annotations__.get("options", "")
     kind = re.fullmatch(r"Unpack\[(\w+)\]", annotation)
     if kind is None:
@@ -138,7 +138,7 @@ def _options(function: Any) -> Iterator[tuple[str, str]]:
     names = get_type_hints(getattr(measuring, kind[1]))
     said: dict[str, str] = {}
     for one in vars(measuring).values():
-        # Python does not keep which of them another is made of.
+        # Python does not record the base classes of a TypedDict.
         if is_typeddict(one) and get_type_hints(one).keys() <= names.keys():
             said.update(_items((one.__doc__ or "").partition("Attributes:\n")[2]))
     yield from ((name, said[name]) for name in names)

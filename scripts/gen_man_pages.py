@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Man pages of the command and of each verb, out of what they say of themselves.
+"""Write man pages of the command and of each verb from their help.
 
 scripts/gen_man_pages.py FOLDER
 """
@@ -22,11 +22,11 @@ from rbtrace_py import __version__  # noqa: E402
 from rbtrace_py.cli.main import COMMANDS, cli  # noqa: E402
 
 NAME = "rbtrace-py"
-ABOUT = "look into running Ruby processes"
+ABOUT = "profile and trace running Ruby processes"
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """The name of each page's file, and its text."""
+    """Yield each page's file name and text."""
     top = click.Context(cli, info_name=NAME)
     page = _page(top, ABOUT)
     page.commands = [(name, _roff(line)) for name, line in COMMANDS.items()]
@@ -39,7 +39,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def write(folder: Path) -> list[Path]:
-    """Write them all; their paths."""
+    """Write all pages, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages():
         (folder / name).write_text(text)
@@ -60,7 +60,7 @@ def _page(context: click.Context, about: str) -> ManPage:
 
 
 def _description(text: str) -> str:
-    """Its paragraphs; one that click would not fill is not filled."""
+    """Return its paragraphs. Paragraphs after ``\\b`` keep their lines, as in click."""
     paragraphs = []
     for paragraph in cleandoc(text).split("\n\n"):
         lines = paragraph.removeprefix("\b\n")
@@ -70,7 +70,7 @@ def _description(text: str) -> str:
 
 
 def _roff(text: str) -> str:
-    """As roff prints it: no line is one of its requests, and a hyphen stays one."""
+    """Escape requests at the beginning of lines, hyphens, and non-ASCII characters."""
     text = text.replace("\\", r"\e").replace("-", r"\-")
     text = "".join(c if c.isascii() else rf"\[u{ord(c):04X}]" for c in text)
     return re.sub(r"^(?=[.'])", r"\\&", text, flags=re.MULTILINE)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command on another kernel: in a virtual machine that has Debian bookworm, a
-# clone of the last commit, and the kernel of a Debian. It is emulated, as not every
-# machine's KVM boots such a kernel, so all takes ten times as long.
+# Runs a command on another kernel: in a virtual machine with Debian bookworm, a clone of
+# the last commit, and the kernel of a Debian release. The machine is emulated, because not
+# every host's KVM boots such kernels. Everything takes ten times as long.
 #
-#   scripts/guest.sh 5.10 [CMD…]     by default the tests that SMOKE names
+#   scripts/guest.sh 5.10 [CMD…]     default: the tests in SMOKE
 #   scripts/guest.sh 6.1 [CMD…]
 #
-# Needs root, mmdebstrap, qemu-system-x86 and cpio. The system is kept in
+# Needs root, mmdebstrap, qemu-system-x86, and cpio. The system is cached in
 # ~/.cache/rbtrace-py/guest.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -17,10 +17,10 @@ PACKAGES=(
   ca-certificates kmod procps mount file
 )
 LIMIT=3600
-# Of these files not what counts ticks, which an emulated machine misses, nor what no
-# kernel before 6.9 does.
+# Leaves out tests in these files that count ticks, which an emulated machine misses, and
+# tests that need kernel 6.9.
 LEFT_OUT="each_ruby or test_reads or no_cost or newest_frames or first_instruction or come_and_go or comes_and_goes or test_events"
-# The verifier of 5.10 takes half a minute for a program there, or minutes on a busy machine.
+# On 5.10, the verifier takes half a minute per program, or minutes on a busy machine.
 SMOKE=(
   env RBTRACE_TEST_TIMEOUT=300
   .venv/bin/python -m pytest -q --color=no -p no:cacheprovider --timeout 600 --tb=short
@@ -72,7 +72,7 @@ build() {
   fi
 }
 
-# make_image FILE CMD…: in a mount namespace of its own.
+# make_image FILE CMD…: run in a separate mount namespace.
 make_image() {
   local image=$1 root=$work/root
   shift
@@ -95,7 +95,7 @@ make_image() {
   (cd "$root" && find . -xdev | cpio --quiet -o -H newc) >"$image"
 }
 
-# In the guest, as its first process.
+# Runs in the guest, as its first process.
 boot() {
   local kind
   export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8

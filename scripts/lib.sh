@@ -1,16 +1,16 @@
 # shellcheck shell=bash disable=SC2034
-# Shared by the scripts of this folder; sourced, not run.
+# Shared by the scripts in this folder. Source it; do not run it.
 
 set -euo pipefail
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# Folder in which setup.sh keeps its stamps.
+# Folder for the stamps of setup.sh.
 SETUP_DIR=$REPO/.setup
 VENV=$REPO/.venv
-# Debian builds bcc for this Python only; another python3 may come first on PATH.
+# Debian builds bcc for this Python only, and PATH may have another python3 first.
 SYSTEM_PYTHON=${RBTRACE_PYTHON:-/usr/bin/python3}
 
-# A minimal system has no locale but this one.
+# A minimal system has only this locale.
 export LC_ALL=C.UTF-8
 
 say() { printf '==> %s\n' "$*"; }
@@ -22,7 +22,7 @@ die() {
 is_root() { [ "$(id -u)" -eq 0 ]; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# The packages among "$@" that are not installed, one a line.
+# Prints the packages among "$@" that are not installed, one per line.
 missing_packages() {
   local package
   for package; do
@@ -33,8 +33,8 @@ missing_packages() {
   done
 }
 
-# The mirror this machine uses for Debian, if its package lists say so; empty:
-# mmdebstrap's own default.
+# Prints the Debian mirror of this machine's package lists; nothing for the default of
+# mmdebstrap.
 # shellcheck disable=SC2016  # apt-get expands it
 debian_mirror() {
   have apt-get || return 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the form of everything: Python, Ruby, C and shell.
+# Runs the linters and formatters for Python, Ruby, C, and shell.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
@@ -22,9 +22,9 @@ ruby_files() {
 }
 
 lint_ruby() {
-  # rubocop takes the nearest configuration of each file: ruby/.rubocop.yml is the one.
+  # rubocop would use the configuration nearest to each file; use ruby/.rubocop.yml.
   if have rubocop && [ -f ruby/.rubocop.yml ]; then
-    # shellcheck disable=SC2046  # one word a file; none has a space
+    # shellcheck disable=SC2046  # one word per file, without spaces
     rubocop --config ruby/.rubocop.yml --no-server --cache false $(ruby_files)
   else
     warn "no rubocop: only ruby's own warnings"
@@ -32,7 +32,7 @@ lint_ruby() {
   fi
 }
 
-# Ruby names a file's warnings on stderr and still calls its syntax OK.
+# Ruby prints a file's warnings to stderr, and still reports its syntax as OK.
 ruby_warnings() {
   local file output status=0
   while read -r file; do
@@ -45,7 +45,7 @@ ruby_warnings() {
   return $status
 }
 
-# The library and its tests with plain C, the binding with Ruby's headers.
+# Compiles the library and its tests as plain C, and the binding with Ruby's headers.
 lint_c() {
   local -a flags=(-std=gnu11 -Wall -Wextra -Werror -fsyntax-only
     -Iext/libstapsdt -Iext/libstapsdt/src) headers

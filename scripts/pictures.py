@@ -1,6 +1,6 @@
-"""Draws the pictures of README and docs with rbtrace-py itself, of an example at work.
+"""Draw the pictures of README and docs by running rbtrace-py on an example.
 
-Run as root, with the virtual environment's Python: it writes docs/pictures/*.svg.
+Run as root, with the virtual environment's Python. Writes docs/pictures/*.svg.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECONDS = 6
 
 @contextmanager
 def example(name: str) -> Iterator[int]:
-    """Start an example; its pid."""
+    """Start an example, and yield its PID."""
     words = ["ruby", "-Iruby/lib", f"examples/{name}.rb"]
     with subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -53,7 +53,7 @@ def example(name: str) -> Iterator[int]:
 
 
 def top(pid: int) -> str:
-    """The screen of ``top``, as an SVG."""
+    """Return the screen of ``top`` as an SVG."""
     with Sampling(Targets.from_pids([pid]), SamplingOptions(rate=RATE)) as sampling:
         seen = Top(sampling, kept=SECONDS)
         pictures: list[TopPicture] = []
@@ -68,27 +68,27 @@ def top(pid: int) -> str:
 
 
 def dump(pid: int, title: str) -> str:
-    """What ``dump`` prints on a terminal, as an SVG."""
+    """Return the terminal output of ``dump`` as an SVG."""
     environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(COLUMNS)}
     words = [str(TRACER), "dump", str(pid)]
     return terminal(subprocess.check_output(words, text=True, env=environment), title)
 
 
 def terminal(said: str, title: str) -> str:
-    """A picture of a terminal."""
+    """Return a picture of a terminal as an SVG."""
     console = Console(record=True, file=io.StringIO(), width=COLUMNS)
     console.print(Text.from_ansi(said))
     drawn = console.export_svg(title=title).replace(f"{ROOT}/", "")
-    return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # from the web
+    return re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)  # no web fonts
 
 
 def flame_graph(name: str, command: str, pid: int, *options: str) -> None:
-    """Have a command draw one; its last option names the file."""
+    """Run a command that draws a flame graph; its last option takes the file."""
     output = PICTURES / f"{name}.svg"
     limits = ("--duration", str(SECONDS), "--rate", str(RATE))
     words = [TRACER, command, str(pid), *limits, *options, output]
     subprocess.run(words, check=True)
-    # A reader has no use for the checkout's own path.
+    # The checkout's path is of no interest to readers.
     output.write_text(output.read_text().replace(f"{ROOT}/", ""))
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Rubies for the tests, kept outside the checkout (RBTRACE_RUBIES_DIR, by default
-# ~/.cache/rbtrace-py/rubies): chroots of those that Debian has, which need root, and
-# trees of those that were built from source.
+# ~/.cache/rbtrace-py/rubies): chroots with Debian's Rubies, which need root, and trees
+# built from source.
 #
-#   scripts/rubies.sh build [NAME…]     build those that are not there yet
-#   scripts/rubies.sh list              name, version and path of each one built
+#   scripts/rubies.sh build [NAME…]     build the missing ones
+#   scripts/rubies.sh list              print name, version, and path of each one
 #   scripts/rubies.sh run NAME CMD…     run a command inside one
-#   scripts/rubies.sh unpack [ARCHIVE…] unpack trees, by default those of
-#                                       ../shared/rubies, as built and stripped
+#   scripts/rubies.sh unpack [ARCHIVE…] unpack trees, as built and stripped; by default
+#                                       those in ../shared/rubies
 #   scripts/rubies.sh strip DIR         make a stripped copy of a tree, DIR-stripped
 #   scripts/rubies.sh build-from DIR [FLAG…]
 #                                       build a tree from a folder of Ruby's source,
@@ -15,12 +15,12 @@
 #   scripts/rubies.sh check DIR         run all tests of one Ruby on a tree, print its
 #                                       row of docs/rubies.md, write its fixture
 #
-# A suite that is gone, or will not install, is reported and left out: Debian's
-# suites come and go. Only if none at all can be had does `build` fail.
+# Debian's suites come and go. A missing suite, or one that cannot be installed, is reported
+# and skipped. `build` fails only if none can be built.
 #
-# `run` gives the command a mount namespace of its own, so nothing stays mounted.
-# It sees this checkout at its usual path, the host's /tmp, /proc, /sys and /dev;
-# the chroot itself is read-only, so that no test can spoil it for the next.
+# `run` gives the command a separate mount namespace, so nothing stays mounted. It sees
+# this checkout at its usual path, and the host's /tmp, /proc, /sys, and /dev. The chroot
+# itself is read-only, so that no test can affect the next.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -28,7 +28,7 @@ RUBIES_DIR=${RBTRACE_RUBIES_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/rbtrace-py/rubi
 NAMES=(2.7 3.1 3.3 3.4)
 PACKAGES=(ruby ruby-dev ruby-minitest rake bundler gcc make libc6-dev)
 
-# The suites of a Ruby, the one that wins last.
+# Prints the suites of a Ruby; the last one takes precedence.
 suites() {
   case $1 in
     2.7) echo bullseye ;;
@@ -55,7 +55,7 @@ use_version() {
   done
 }
 
-# The recipe of a chroot; when this changes it is built again.
+# Prints the recipe of a chroot, which is rebuilt if the recipe changes.
 spec() {
   echo "2 $(suites "$1") / $(packages "$1" | tr '\n' ' ')"
 }
@@ -65,7 +65,7 @@ is_built() {
     && [ "$(cat "$RUBIES_DIR/$1.spec" 2>/dev/null)" = "$(spec "$1")" ]
 }
 
-# build_one NAME: quiet when it is there; atomic, and safe to run twice at once.
+# build_one NAME: quiet if it exists; atomic, and safe to run twice at once.
 build_one() (
   local name=$1 root=$RUBIES_DIR/$1 tmp=$RUBIES_DIR/$1.new log=$RUBIES_DIR/$1.log
   mkdir -p "$RUBIES_DIR"
@@ -101,11 +101,11 @@ make_chroot() {
     [ -z "$mirror" ] || sources+=("deb $mirror $suite main")
   done
   if [ -z "$mirror" ] && [ ${#suites[@]} -gt 1 ]; then
-    # mmdebstrap wrote its default for the first suite; say the same of the others.
+    # mmdebstrap wrote its default for the first suite; write the same for the others.
     sources+=(--setup-hook="sed -n 's/ ${suites[0]} / ${suites[-1]} /p' \
 \"\$1\"/etc/apt/sources.list >\"\$1\"/etc/apt/sources.list.d/more.list")
   fi
-  # Old and moving suites have Release files past their date.
+  # Release files of old and moving suites may have expired.
   mmdebstrap --mode=root --variant=essential \
     --include="$(packages "$name" | paste -sd,)" \
     --aptopt='Acquire::Check-Valid-Until "false"' \
@@ -144,7 +144,7 @@ list() {
   done
 }
 
-# A tree has bin/ruby and runs wherever it stands.
+# A tree has bin/ruby and runs from any path.
 
 SHARED=${RBTRACE_SHARED:-$REPO/../shared}
 
@@ -158,7 +158,7 @@ unpack() {
   done
 }
 
-# Quiet when it is there; atomic, and safe to run twice at once.
+# Quiet if it exists; atomic, and safe to run twice at once.
 unpack_one() (
   local archive=$1 name tree origin
   name=$(basename "$archive" .tar.xz)
@@ -178,7 +178,7 @@ unpack_one() (
   echo "$origin" >"$tree.origin"
 )
 
-# A tree of hard links, but for what is stripped: without .symtab and debug information.
+# Makes a tree of hard links, with stripped copies of files with .symtab or debug information.
 strip_copy() {
   local tree=${1%/} file
   rm -rf "$tree-stripped" "$tree-stripped.new"
@@ -191,8 +191,8 @@ strip_copy() {
   say "$tree-stripped: $("$tree-stripped/bin/ruby" -v)"
 }
 
-# tree_name FOLDER FLAG…: both, as a file's name. It has 255 bytes at most. If the flags are
-# too long, a checksum of all of them stands for their end.
+# tree_name FOLDER FLAG…: combine both into a file name of at most 255 bytes. If the flags
+# are too long, a checksum of all of them replaces their end.
 tree_name() {
   local name
   name=$1$(printf '%s' "${*:2}" | sed 's/^./ &/' | tr -cs 'A-Za-z0-9._' '-')
@@ -200,7 +200,7 @@ tree_name() {
   printf '%s\n' "$name"
 }
 
-# build_from DIR FLAG…: in a copy, so that DIR stays as it is.
+# build_from DIR FLAG…: build in a copy, so that DIR stays unchanged.
 build_from() (
   local source name tree work log
   source=$(cd "$1" && pwd)
@@ -218,21 +218,21 @@ build_from() (
     tail -n 20 "$log" >&2
     die "$name did not build"
   fi
-  # Made with DESTDIR, as its own place is where it will stand.
+  # Installed with DESTDIR, because its prefix is its final path.
   rm -rf "$tree"
   mv "$tree.new$tree" "$tree"
   rm -rf "$tree.new"
   say "$tree: $("$tree/bin/ruby" -v)"
 )
 
-# In a shell of its own, so that nothing after it is traced.
+# Runs in a separate shell, so that nothing after it is traced.
 make_tree() (
   local source=$1 work=$2 destination=$3 part
   shift 3
   set -x
   cp -a "$source/." "$work"
   cd "$work"
-  # A checkout has neither, and would fetch both.
+  # A checkout lacks both files, and the build would download them.
   if [ ! -x configure ]; then
     for part in guess sub; do
       [ -e "tool/config.$part" ] || cp "/usr/share/misc/config.$part" tool/
@@ -261,7 +261,7 @@ run() {
   exec unshare --mount -- "$0" enter "$RUBIES_DIR/$name" "$@"
 }
 
-# In the new mount namespace: put the mounts in place and go in.
+# Runs in the new mount namespace: mounts what is needed, and enters the chroot.
 enter() {
   local root=$1 dir
   shift
@@ -274,13 +274,13 @@ enter() {
   mount --rbind /tmp "$root/tmp"
   mount --bind "$REPO" "$root$REPO"
   unset RUBYOPT RUBYLIB GEM_HOME GEM_PATH BUNDLE_GEMFILE
-  # Not --login: the caller's environment is part of what it asks for.
+  # Without --login, since the command expects the caller's environment.
   export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp
   # shellcheck disable=SC2016  # expanded inside
   exec chroot "$root" /bin/sh -c 'cd "$1" && shift && exec "$@"' sh "$PWD_INSIDE" "$@"
 }
 
-# The command starts where the caller stands, if that is inside the checkout.
+# The command starts in the caller's directory, if that is inside the checkout.
 case $PWD/ in
   "$REPO"/*) export PWD_INSIDE=$PWD ;;
   *) export PWD_INSIDE=$REPO ;;

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Makes a fresh checkout ready: system packages, virtual environment, the C
-# library, the gem's extension, tracefs. Run again, it does only what is new.
+# Sets up a fresh checkout: system packages, virtual environment, the C library, the
+# gem's extension, tracefs. Repeated runs only do what has changed.
 #
-#   scripts/setup.sh          what `make demo` needs
-#   scripts/setup.sh --test   also what `make test` and `make lint` need
-#   scripts/setup.sh --bench  also what `make bench` needs: a Rails application, and load
-#   scripts/setup.sh --soak   also what `make soak` needs: virtual machines
+#   scripts/setup.sh          everything that `make demo` needs
+#   scripts/setup.sh --test   also everything that `make test` and `make lint` need
+#   scripts/setup.sh --bench  also for `make bench`: a Rails application, and a load generator
+#   scripts/setup.sh --soak   also for `make soak`: virtual machines
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# Needed by whoever runs the tracer and the gem.
+# Needed to run the tracer and the gem.
 RUNTIME_PACKAGES=(
   ca-certificates git make gcc libc6-dev binutils
   ruby ruby-dev python3 python3-venv python3-bpfcc
 )
-# Needed by the tests; where one is not to be had its tests are skipped.
+# Needed by the tests; tests are skipped if their package is unavailable.
 TEST_PACKAGES=(
   pkg-config ruby-minitest ruby-rspec ruby-stackprof ruby-rbtrace ruby-prof puma unicorn rake rake-compiler bundler
   rubocop shellcheck
@@ -26,8 +26,8 @@ TEST_PACKAGES=(
 )
 BENCH_PACKAGES=(ruby-rails ruby-sqlite3 puma wrk)
 SOAK_PACKAGES=(qemu-system-x86 cpio)
-# A reader of ours that is in no distribution; npm's own checks are not enough to
-# know that it is the one that was looked at.
+# A viewer that no distribution packages. The checksum makes sure that npm delivers the
+# reviewed version; npm's own checks do not.
 SPEEDSCOPE=1.25.0
 SPEEDSCOPE_SHA256=2831f1e0d26df914b477e522d78b8485511495a6af81a0b88158f8b48f9e0d03
 SPEEDSCOPE_DIR=${XDG_CACHE_HOME:-$HOME/.cache}/rbtrace-py/speedscope
@@ -92,12 +92,12 @@ install_packages() {
 lists_are_new=no
 update_package_lists() {
   [ $lists_are_new = no ] || return 0
-  # A third-party source that does not answer is no reason to stop.
+  # Continue even if a third-party source does not respond.
   quietly apt_get update || warn "apt-get update reported errors; going on"
   lists_are_new=yes
 }
 
-# Runs a command and shows its output only if it fails.
+# Runs a command, and shows its output only if it fails.
 quietly() {
   local log
   log=$(mktemp)
@@ -128,13 +128,13 @@ setup_venv() {
   [ -x "$SYSTEM_PYTHON" ] || die "no $SYSTEM_PYTHON: install python3 and python3-venv"
   local version stamp
   version=$("$SYSTEM_PYTHON" -c 'import sys; print(sys.version)')
-  # An editable install names the checkout, so a moved one is installed again.
+  # An editable install contains the checkout's path, so a moved checkout reinstalls.
   stamp=$(printf '%s\n' "$version" "$REPO" | cat - "$REPO/pyproject.toml" | sha256sum)
   if [ -x "$VENV/bin/python" ] && [ "$stamp" = "$(cat "$SETUP_DIR/venv" 2>/dev/null)" ]; then
     return 0
   fi
   say "making the virtual environment .venv"
-  # Scripts in it carry their absolute path: one that was moved is of no use.
+  # Its scripts contain their absolute path, so a moved environment is unusable.
   if [ "$("$VENV/bin/python" -c 'import sys; print(sys.version)' 2>/dev/null)" != "$version" ] \
     || ! grep -qF "$VENV" "$VENV/bin/activate"; then
     rm -rf "$VENV"
@@ -143,7 +143,7 @@ setup_venv() {
   fi
   say "installing the Python package and what it needs into it (a minute or less)"
   if ! quietly pip_install; then
-    # No wheel for this machine: the dependency has to be compiled.
+    # Without a wheel for this machine, the dependency must be compiled.
     if ! is_root || ! have apt-get; then
       die "pip could not install; if it lacks Python.h, install python3-dev"
     fi
@@ -195,7 +195,7 @@ setup_native() {
 
 setup_tracefs() {
   local dir=/sys/kernel/tracing
-  # Only root may look inside.
+  # Only root can list it.
   ! grep -q ' tracefs ' /proc/self/mounts || return 0
   [ ! -e $dir/uprobe_events ] || return 0
   if ! is_root; then
@@ -205,7 +205,7 @@ setup_tracefs() {
   fi
 }
 
-# `sudo make …` in a user's checkout: what it made is the user's.
+# After `sudo make …` in a user's checkout, give the new files to the user.
 give_to_owner() {
   local owner
   owner=$(stat -c %u:%g "$REPO")
@@ -219,7 +219,7 @@ if [ ! -w "$REPO" ]; then
   exit 0
 fi
 mkdir -p "$SETUP_DIR"
-# Two of these at once (make -j, two shells) take turns.
+# Concurrent runs (make -j, two shells) take turns.
 exec 9>"$SETUP_DIR/lock"
 flock 9
 

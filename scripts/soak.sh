@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The tests with their full counts (hundreds of kills, 100,000 images …), of which
-# `make test` runs a seeded twentieth, and smoke tests on other kernels. Takes an hour
-# or more.
+# Runs the tests with their full counts (hundreds of kills, 100,000 images …), of which
+# `make test` runs a seeded twentieth, and smoke tests on other kernels. Takes an hour or
+# more.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

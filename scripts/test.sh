@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs every test: the C library's, the gem's, and the tracer's with the
-# end-to-end tests. One that fails does not keep the others from running.
+# Runs all tests: of the C library, of the gem, and of the tracer, including end-to-end
+# tests. A failure does not keep the others from running.
 #
 #   scripts/test.sh               with this machine's Ruby, and a smoke test of the others
-#   scripts/test.sh --all         also everything with the others (needs root), what takes
-#                                 long, and the C library with sanitizers and under valgrind
+#   scripts/test.sh --all         also all tests with the others (needs root), slow tests,
+#                                 and the C library with sanitizers and under valgrind
 #   scripts/test.sh c ruby …      only these parts: c, sanitizers, ruby, python, slow, install,
 #                                 rubies
 # shellcheck source=scripts/lib.sh
@@ -27,7 +27,7 @@ part() {
   fi
 }
 
-# beside NAME: run a function in the background; `await NAME` shows what it wrote.
+# beside NAME: run a function in the background; `await NAME` prints its output.
 declare -A pids
 beside() {
   "$1" >"$work/$1" 2>&1 &
@@ -40,7 +40,7 @@ await() {
   unset "pids[$1]"
 }
 
-# Shows what hangs where the tests are ended for taking too long.
+# If the tests are terminated for taking too long, print the output of running parts.
 stopped() {
   local name
   for name in "${!pids[@]}"; do
@@ -51,7 +51,7 @@ stopped() {
 }
 trap stopped TERM
 
-# All that is not pytest, which has limits of its own, takes a minute or two.
+# pytest has separate limits; everything else takes a minute or two.
 LIMIT=600
 [ "${RBTRACE_SOAK-}" != 1 ] || LIMIT=7200
 BOUNDED=(timeout --kill-after=20 "$LIMIT")
@@ -74,10 +74,10 @@ test_c_with_sanitizers() {
   fi
 }
 
-# Those that hang say where, and fail.
+# Tests that hang print where, and fail.
 RUN_GEM_TESTS="timeout --signal=USR1 --kill-after=20 $LIMIT ruby -w ruby/test/run.rb"
 
-# Those that install the gem run only where the part install is asked for, too.
+# Tests that install the gem run only if the part install is requested as well.
 test_ruby() {
   local options="--exclude='/PackagingTest#test_(installed|bundler_git)/'"
   ! has install || options=""
@@ -94,8 +94,8 @@ native() {
   ! has ruby || test_ruby
 }
 
-# The chroots hold the Rubies that this machine does not have; RUBIES="3.1 3.4" names
-# those that are to be built, by default all.
+# The chroots contain the Rubies that this machine lacks. RUBIES="3.1 3.4" limits which
+# ones are built.
 build_rubies() {
   local -a names
   read -r -a names <<<"${RUBIES-}"
@@ -111,7 +111,7 @@ test_gem_with_others() {
   done < <(scripts/rubies.sh list)
 }
 
-# What to select and other options follow.
+# A selection and other options follow.
 TRACER_TESTS=(.venv/bin/python -m pytest -m)
 
 parts=("$@")
@@ -133,7 +133,7 @@ if has rubies && ! is_root; then
   parts=("${parts[@]/rubies/}")
 fi
 
-# marks PART…: what pytest selects for those of these parts that run.
+# marks PART…: print the pytest selection for the parts that run.
 declare -A MARKS=(
   [python]="(not (rubies or install or slow))" [slow]="(slow and not (rubies or install))"
   [install]=install [rubies]=rubies
@@ -146,12 +146,12 @@ marks() {
   echo "${found:+($found)}"
 }
 
-# Where it is set, each worker and each command compiles all that it imports anew.
+# With this variable set, each worker and each command would recompile all imports.
 unset PYTHONDONTWRITEBYTECODE
-# File in which skipped tests are noted, for one list in the end.
+# Skipped tests are noted in this file, and listed once at the end.
 export RBTRACE_LEFT_OUT=$work/left-out
-# Each takes what comes next, so that a file's fixtures are made once, or twice. One more
-# than there are processors: tests wait for processes and for time as well.
+# Workers take the next test, so that a file's fixtures are created only once or twice. One
+# more worker than processors: tests also wait for processes and for time.
 workers=$(($(nproc) + 1))
 AT_ONCE=(-n "$((workers < 4 ? workers : 4))" --dist worksteal)
 
@@ -160,7 +160,7 @@ found=$(marks python slow)
 [ -z "$found" ] || part "tracer and end to end" "${TRACER_TESTS[@]}" "$found and not alone" "${AT_ONCE[@]}"
 await native
 
-# Not beside the tests: it takes both processors for minutes.
+# Not in parallel with the tests: it uses both processors for minutes.
 if has rubies; then
   build_rubies
   beside test_gem_with_others
