@@ -62,6 +62,7 @@ class Build(build_py):
         import gen_man_pages
 
         from rbtrace_py.cli.completion import script
+        from rbtrace_py.cli.main import cli
 
         folder = Path(self.get_finalized_command("build").build_base) / "share"
         pages = gen_man_pages.write(folder / "man" / "man1")
@@ -69,7 +70,7 @@ class Build(build_py):
         for shell, name in COMPLETION.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(script(shell))
+            path.write_text(script(cli, shell))
             yield f"share/{Path(name).parent}", [str(path)]
 
 

@@ -17,8 +17,8 @@ from terminal import Terminal
 import rubies
 from commands import run
 from processes import MAIN, ROOT, TIMEOUT, Target, await_state, comes_true, task_states
+from rbtrace_py.cli.common.stop import Interrupted
 from rbtrace_py.cli.console import _signals
-from rbtrace_py.cli.main import Interrupted
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import completion
 from rbtrace_py.session.inside import console as session

@@ -56,3 +56,13 @@ def test_nothing_is_imported_before_a_ctrl_c_has_an_answer() -> None:
     )
     expected = ["__future__", "rbtrace_py", "rbtrace_py.cli", "rbtrace_py.cli.start"]
     assert [m for m in done.stdout.split() if m != "__future__"] == expected[1:]
+
+
+def test_no_command_imports_the_entry_point() -> None:
+    folder = ROOT / "tracer" / "rbtrace_py" / "cli"
+    importing = [
+        path.name
+        for path in folder.rglob("*.py")
+        if "cli.main import" in path.read_text()
+    ]
+    assert importing == ["start.py"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.messages import say
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
 from rbtrace_py.cli.common.waiting import waiting_for
@@ -61,8 +62,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     def one(process: Process) -> None:
         seconds, has_hook = options.time_limit, not options.no_hook
         with waiting_for([process.pid]) as waiting:
-            say, confirm = waiting.before(o.say), waiting.before(options.confirm)
-            found = attach.attach(process, say, seconds, has_hook, confirm=confirm)
+            announce, confirm = waiting.before(say), waiting.before(options.confirm)
+            found = attach.attach(process, announce, seconds, has_hook, confirm=confirm)
         with opened(None) as output:
             if options.as_json:
                 output.lines([dumps(attached_document(found))])

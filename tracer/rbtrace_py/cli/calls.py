@@ -23,6 +23,7 @@ from rbtrace_py.cli.common.call_writers import (
     Writing,
     WritingOptions,
 )
+from rbtrace_py.cli.common.messages import wrapped
 from rbtrace_py.cli.common.output import Ticker, attached, start
 from rbtrace_py.cli.common.selecting import (
     SelectingOptions,
@@ -31,7 +32,6 @@ from rbtrace_py.cli.common.selecting import (
 )
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.writable import WritableFile
-from rbtrace_py.cli.main import wrapped
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.file_formats import is_recording_file
 from rbtrace_py.report.style import Style

@@ -17,13 +17,11 @@ def command(shell: str) -> None:
       eval "$(rbtrace-py completion zsh)"     in ~/.zshrc
       rbtrace-py completion fish > ~/.config/fish/completions/rbtrace-py.fish
     """
-    click.echo(script(shell))
+    click.echo(script(click.get_current_context().find_root().command, shell))
 
 
-def script(shell: str) -> str:
-    """It asks the command itself what can stand where the cursor is."""
-    from rbtrace_py.cli.main import cli
-
+def script(command: click.Command, shell: str) -> str:
+    """Return a shell's script, which has the whole command complete its words."""
     kind = get_completion_class(shell)
     assert kind is not None
-    return kind(cli, {}, "rbtrace-py", "_RBTRACE_PY_COMPLETE").source()
+    return kind(command, {}, "rbtrace-py", "_RBTRACE_PY_COMPLETE").source()

@@ -15,12 +15,12 @@ from typing import NoReturn
 import click
 
 from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.messages import show_error
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import check_words, with_agent
-from rbtrace_py.cli.common.stop import is_ignored
+from rbtrace_py.cli.common.stop import Interrupted, is_ignored
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
 from rbtrace_py.cli.common.waiting import waiting_for
-from rbtrace_py.cli.main import Interrupted, show_error
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.process_state import Evaluated, Raised
 from rbtrace_py.report.terminal.inside import raised_lines, shown, value_lines

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.output import opened, say_note
+from rbtrace_py.cli.common.messages import say_note
+from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.pid_completion import complete_pid_or_file
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.model.dump import Dump

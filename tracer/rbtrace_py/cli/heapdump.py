@@ -13,6 +13,7 @@ from rbtrace_py.cli.common.dump_files import (
     file_option,
     write_dumps,
 )
+from rbtrace_py.cli.common.messages import say
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -54,10 +55,10 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None
 
     def dump(process: Process, progress: Progress) -> int:
         collects, seconds = options.collect, options.time_limit
-        say, confirm = progress.before(o.say), progress.before(options.confirm)
+        confirm = progress.before(options.confirm)
 
         def before() -> None:
-            check_room(process, collects, confirm, say)
+            check_room(process, collects, confirm, progress.before(say))
 
         return commands.heapdump(process, progress, collects, seconds, before, confirm)
 

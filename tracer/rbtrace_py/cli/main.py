@@ -12,7 +12,6 @@ import shlex
 import shutil
 import signal
 import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -21,17 +20,15 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from rbtrace_py import __version__
-from rbtrace_py.cli.common.stop import is_ignored
+from rbtrace_py.cli.common.messages import show_error
+from rbtrace_py.cli.common.stop import Interrupted, is_ignored
 from rbtrace_py.errors import (
-    FilterError,
     NotPermitted,
     RbtraceError,
     TooManyFiles,
     TooManyTasks,
     UsageError,
 )
-from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.pointer import pointed
 
 GROUPS = {
     "Stacks": {
@@ -85,10 +82,6 @@ _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 class Unread(Exception):
     """The reader of our output has closed it."""
-
-
-class Interrupted(Exception):
-    """Ctrl-C, or a signal that means the same, before there was a result."""
 
 
 @contextmanager
@@ -347,35 +340,11 @@ def drop_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def show_error(error: RbtraceError) -> None:
-    """Print what is wrong and what to do, to standard error."""
-    style = Style.for_stream(sys.stderr)
-    click.echo(wrapped(f"rbtrace-py: {error}", "", style), err=True)
-    if isinstance(error, FilterError):
-        for line in pointed(error.text, error.position, style):
-            click.echo(line, err=True)
-    for line in error.hint.splitlines():
-        click.echo(wrapped(line, "  ", style), err=True)
-
-
 def _with_sudo() -> str:
     """This command as root, to be typed: sudo's PATH has no virtual environment."""
     started = shutil.which(sys.argv[0])
     program = started or os.path.join(os.path.dirname(sys.executable), "rbtrace-py")
     return shlex.join(["sudo", os.path.abspath(program), *sys.argv[1:]])
-
-
-def wrapped(line: str, margin: str, style: Style) -> str:
-    """A line broken between words so that it fits."""
-    return textwrap.fill(
-        line,
-        style.width - 1,
-        initial_indent=margin,
-        subsequent_indent=margin + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

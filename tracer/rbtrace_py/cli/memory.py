@@ -6,7 +6,7 @@ import click
 
 from rbtrace_py.agent.place import HiddenAgent, NoAgent, runs_no_ruby
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.output import say_note
+from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import MemoryUse

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.output import opened, say_note
+from rbtrace_py.cli.common.messages import say_note
+from rbtrace_py.cli.common.output import opened
 from rbtrace_py.report.json.results import dumps, probes_document
 from rbtrace_py.report.terminal.probes import probe_lines
 from rbtrace_py.session.probes.hints import without_gem

@@ -10,7 +10,6 @@ import click
 from rbtrace_py import __version__
 from rbtrace_py.cli.common.output import Output
 from rbtrace_py.cli.common.rbtrace_arguments import Translated, translate
-from rbtrace_py.cli.main import cli
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape
 
@@ -67,7 +66,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> int:
     words = (*words, "--", *behind) if behind else words
     found = translate(words)
     _say(found)
-    result = cli.main(
+    result = ctx.find_root().command.main(
         found.words,
         prog_name="rbtrace-py",
         standalone_mode=False,

@@ -15,8 +15,9 @@ from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
+from rbtrace_py.cli.common.messages import say, say_note, say_wrote
 from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
-from rbtrace_py.cli.common.output import cannot_write, say_note, say_wrote
+from rbtrace_py.cli.common.output import cannot_write
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.stacks import Sample
@@ -80,7 +81,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     if options.append:
         raise UsageError(f"--append works on recordings, not on {form}")
     if is_named and not options.silent:
-        o.say(
+        say(
             f"{options.output} will be {form}; to keep"
             f" every sample, use a name that ends in {EXTENSION}"
         )

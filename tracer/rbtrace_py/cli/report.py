@@ -23,7 +23,7 @@ from rbtrace_py.cli.common.call_report import (
     read_folded,
     show_calls,
 )
-from rbtrace_py.cli.common.output import say_note
+from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.file_formats import RECORDING, format_of_file

@@ -11,6 +11,7 @@ from rbtrace_py.cli.common.dump_files import (
     file_option,
     write_dumps,
 )
+from rbtrace_py.cli.common.messages import say
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -41,10 +42,10 @@ def command(targets: Targets, words: tuple[str, ...], options: DumpFileOptions) 
     """
 
     def dump(process: Process, progress: Progress) -> int:
-        say, confirm = progress.before(o.say), progress.before(options.confirm)
+        confirm = progress.before(options.confirm)
 
         def before() -> None:
-            check_room(process, False, confirm, say)
+            check_room(process, False, confirm, progress.before(say))
 
         return commands.shapesdump(
             process, progress, options.time_limit, before, confirm

@@ -18,7 +18,7 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
 from rbtrace_py.cli.common import rendering as r
-from rbtrace_py.cli.common.output import say_note
+from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.errors import NoSuchTarget, UsageError
 from rbtrace_py.report.exchange.chrome import chrome_pieces
 from rbtrace_py.report.exchange.perfetto import perfetto_pieces

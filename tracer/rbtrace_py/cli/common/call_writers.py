@@ -16,14 +16,9 @@ from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
 from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.sampling import utc
 from rbtrace_py.aggregate.segments import SegmentsWriter
+from rbtrace_py.cli.common.messages import say_note, say_wrote
 from rbtrace_py.cli.common.options import JsonOption
-from rbtrace_py.cli.common.output import (
-    Output,
-    cannot_write,
-    opened,
-    say_note,
-    say_wrote,
-)
+from rbtrace_py.cli.common.output import Output, cannot_write, opened
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
 from rbtrace_py.report.units import format_count

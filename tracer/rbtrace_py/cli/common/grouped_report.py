@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rbtrace_py.aggregate.results import Result
+from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.output import (
     Output,
     attached,
@@ -17,7 +18,6 @@ from rbtrace_py.cli.common.output import (
     is_pipe,
     opened,
     say_ended,
-    say_note,
     subject,
     ticker_for,
 )

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from rbtrace_py.cli.common.console_history import History
-from rbtrace_py.cli.main import Interrupted
+from rbtrace_py.cli.common.stop import Interrupted
 from rbtrace_py.errors import RbtraceError
 
 Complete = Callable[[str], list[str]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common import options as o
-from rbtrace_py.cli.common.output import say_note
+from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.report.units import format_count, span
 from rbtrace_py.session.stacks.event_cost import MOST_SHARE, EventCost

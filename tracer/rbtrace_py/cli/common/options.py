@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from rbtrace_py.cli.common.messages import say
 from rbtrace_py.cli.common.output import READY_FD
 from rbtrace_py.cli.common.pid_completion import complete_pid
 from rbtrace_py.cli.common.writable import WritableFile
@@ -575,13 +576,6 @@ def _ask(text: str) -> bool:
         # What it is about stands above.
         raise NotConfirmed("not confirmed")
     return True
-
-
-def say(text: str) -> None:
-    """Announce what is about to be done, in a line to standard error."""
-    columns = Style.for_stream(sys.stderr).width - 1
-    lines = textwrap.wrap(f"rbtrace-py: {text}", columns, subsequent_indent="  ")
-    click.echo("\n".join(lines), err=True)
 
 
 class _Sayer(logging.Handler):

@@ -6,7 +6,6 @@ import io
 import os
 import stat
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import click
 
+from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.report.style import Style, can_move
 from rbtrace_py.report.terminal.status import status_line
@@ -260,22 +260,6 @@ def ticker_for(
     if session.targets.command is not None:
         ticker.mute()
     return ticker
-
-
-def say_note(text: str) -> None:
-    """Print a line to standard error; where that is a terminal it is broken to fit."""
-    line = f"rbtrace-py: {text}"
-    if sys.stderr.isatty():
-        columns = Style.for_stream(sys.stderr).width - 1
-        line = textwrap.fill(
-            line, columns, subsequent_indent="  ", break_long_words=False
-        )
-    print(line, file=sys.stderr)
-
-
-def say_wrote(path: str, more: str = "") -> None:
-    """Print the path of a file that was written, without breaking the line."""
-    click.echo(f"rbtrace-py: wrote {path}{more}", err=True)
 
 
 def say_ended(targets: Targets) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rbtrace_py.cli.common.options import AttachOption, OutputOptions, say
+from rbtrace_py.cli.common.messages import say, show_error
+from rbtrace_py.cli.common.options import AttachOption, OutputOptions
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.waiting import waiting_for
-from rbtrace_py.cli.main import show_error
 from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.results import dumps

@@ -15,14 +15,9 @@ import click
 from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.cli.common.messages import say_note, say_wrote
 from rbtrace_py.cli.common.options import chain
-from rbtrace_py.cli.common.output import (
-    STANDARD_OUTPUT,
-    cannot_write,
-    create_bytes,
-    say_note,
-    say_wrote,
-)
+from rbtrace_py.cli.common.output import STANDARD_OUTPUT, cannot_write, create_bytes
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.report.exchange.rows import Folding

@@ -9,6 +9,10 @@ from typing import Any
 from rbtrace_py.linux import stop_signal
 
 
+class Interrupted(Exception):
+    """Ctrl-C, or a signal with the same effect, before there was a result."""
+
+
 def is_ignored(number: int) -> bool:
     """Were we started so that hanging up does not matter, as by nohup?
 
