@@ -12,7 +12,7 @@ import click
 import pytest
 
 import rbtrace_py
-from rbtrace_py.cli.common.options import TargetOptions
+from rbtrace_py.cli.common.target_options import TargetOptions
 from rbtrace_py.cli.main import COMMANDS
 
 CLI = "rbtrace_py.cli"

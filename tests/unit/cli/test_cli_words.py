@@ -7,7 +7,8 @@ from typing import Any
 import click
 import pytest
 
-from rbtrace_py.cli.common.options import GroupingOptions, Milliseconds, Seconds
+from rbtrace_py.cli.common.options import GroupingOptions
+from rbtrace_py.cli.common.parameter_types import Milliseconds, Seconds
 from rbtrace_py.cli.main import cli, split_command
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.targets.targets import Targets, parse_pids
@@ -119,7 +120,7 @@ def invoked(monkeypatch: pytest.MonkeyPatch, verb: str, *words: str) -> dict[str
         seen.update(session=session, limits=limits, rendering=rendering)
         return 0
 
-    monkeypatch.setattr("rbtrace_py.cli.common.options.Targets", FakeTargets)
+    monkeypatch.setattr("rbtrace_py.cli.common.target_options.Targets", FakeTargets)
     cli.get_command(None, verb)  # type: ignore[arg-type]
     monkeypatch.setattr(f"rbtrace_py.cli.{verb}.answer", answer)
     before, command = split_command([verb, *words])

@@ -10,6 +10,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.results import dumps
@@ -25,7 +26,7 @@ class _Options(o.YesOption, o.JsonOption):
 
 
 @click.command("attach", options_metavar="[OPTIONS]")
-@o.takes("PID", _Options)
+@takes("PID", _Options)
 @o.time_limit_option(attach.ATTACH_SECONDS, attach.MOST_SECONDS)
 @click.option(
     "--no-hook",

@@ -8,6 +8,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import ThreadBacktrace
 from rbtrace_py.report.terminal.inside import backtrace_lines, backtraces_document
@@ -21,7 +22,7 @@ class _Options(AgentReportOptions):
 
 
 @click.command("backtraces", options_metavar="[OPTIONS]")
-@o.takes("PID", _Options)
+@takes("PID", _Options)
 @click.option("--agent", is_flag=True, help="Include the agent's own threads.")
 @o.attach_option
 @o.yes_option

@@ -24,13 +24,16 @@ from rbtrace_py.cli.common.call_writers import (
     WritingOptions,
 )
 from rbtrace_py.cli.common.messages import wrapped
-from rbtrace_py.cli.common.output import Ticker, attached, start
+from rbtrace_py.cli.common.parameter_types import Milliseconds, Seconds, Size
 from rbtrace_py.cli.common.selecting import (
     SelectingOptions,
     attach_first,
     selecting_options,
 )
+from rbtrace_py.cli.common.session_start import attached, start
 from rbtrace_py.cli.common.stop import Stop
+from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.ticker import Ticker
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.file_formats import is_recording_file
@@ -78,7 +81,7 @@ class _Options(
 
 
 @click.command("calls", options_metavar="[OPTIONS]")
-@o.takes("PID [WORD]...", _Options)
+@takes("PID [WORD]...", _Options)
 @selecting_options
 @click.option(
     "-c",
@@ -94,7 +97,7 @@ class _Options(
     "-s",
     "--slow",
     "slow_ms",
-    type=o.Milliseconds(),
+    type=Milliseconds(),
     is_flag=False,
     flag_value=str(SLOW_MS),
     metavar="MS",
@@ -104,7 +107,7 @@ class _Options(
 @click.option(
     "--slowcpu",
     "slowcpu_ms",
-    type=o.Milliseconds(),
+    type=Milliseconds(),
     is_flag=False,
     flag_value=str(SLOW_MS),
     metavar="MS",
@@ -142,14 +145,14 @@ class _Options(
 )
 @click.option(
     "--keep",
-    type=o.Seconds(),
+    type=Seconds(),
     metavar="TIME",
     help="With --record and --slow: FILE is a folder of recordings, in which those"
     " older than TIME are deleted (1h, 2h30m).",
 )
 @click.option(
     "--max-size",
-    type=o.Size(),
+    type=Size(),
     default="1GB",
     show_default=True,
     help="With --keep: the folder's limit; the oldest recordings are deleted.",
@@ -172,7 +175,7 @@ class _Options(
 @click.option("--wait", "waits", is_flag=True, help="Wait for the agent to be loaded.")
 @click.option(
     "--timeout",
-    type=o.Seconds(),
+    type=Seconds(),
     default=10.0,
     show_default="10s",
     help="Time limit for the process to start tracing, and for a COMMAND to wait"

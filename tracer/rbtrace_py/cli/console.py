@@ -20,6 +20,7 @@ from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import check_words, with_agent
 from rbtrace_py.cli.common.stop import Interrupted, is_ignored
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.process_state import Evaluated, Raised
@@ -35,7 +36,7 @@ _GOES_ON = re.compile(r"(?<!\\)(\\\\)*\\\Z")
 
 
 @click.command("console", options_metavar="[OPTIONS]")
-@o.takes("PID", o.AttachOption)
+@takes("PID", o.AttachOption)
 @o.attach_option
 @o.yes_option
 def command(targets: Targets, words: tuple[str, ...], options: o.AttachOption) -> int:

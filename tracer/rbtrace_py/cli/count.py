@@ -10,6 +10,7 @@ from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
 from rbtrace_py.cli.common.selecting import selecting_options
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.report.terminal.methods import counts_report
 from rbtrace_py.report.terminal.results import count_report
 from rbtrace_py.session.methods.tables import Methods
@@ -17,7 +18,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("count", options_metavar="[OPTIONS]")
-@o.takes("PID [WORD]...", m.TableOptions)
+@takes("PID [WORD]...", m.TableOptions)
 @o.grouping_options
 @selecting_options
 @m.source_options

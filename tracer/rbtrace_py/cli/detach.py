@@ -9,6 +9,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.results import dumps
@@ -23,7 +24,7 @@ class _Options(o.YesOption, o.JsonOption):
 
 
 @click.command("detach", options_metavar="[OPTIONS]")
-@o.takes("PID", _Options)
+@takes("PID", _Options)
 @o.time_limit_option(attach.DETACH_SECONDS, attach.MOST_SECONDS)
 @o.yes_option
 @o.json_option

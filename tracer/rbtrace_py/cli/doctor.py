@@ -9,6 +9,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.pid_completion import complete_pid
+from rbtrace_py.cli.common.target_options import choose_pids, ps_option
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.checks import CheckStatus
 from rbtrace_py.report.json.results import doctor_document, dumps
@@ -27,7 +28,7 @@ class _Options(o.OutputOptions):
 @click.command("doctor", options_metavar="[OPTIONS]")
 @click.argument("pid", required=False, shell_complete=complete_pid)
 @click.option("-p", "--pid", "option", metavar="PID", help="Same as PID.")
-@o.ps_option
+@ps_option
 @o.output_options
 @o.typed(_Options)
 def command(options: _Options) -> int:
@@ -46,7 +47,7 @@ def command(options: _Options) -> int:
         raise UsageError("PID and --ps cannot be combined", "Name the target once")
     pids = parse_pids(",".join(named)) if named else [None]
     if options.ps is not None:
-        pids = o.choose_pids(options.ps, subprocesses=False)
+        pids = choose_pids(options.ps, subprocesses=False)
     if len(pids) > 1:
         raise UsageError("doctor checks one process at a time")
     found = checks(pids[0])

@@ -12,6 +12,11 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.pid_completion import complete_pid_or_file
+from rbtrace_py.cli.common.target_options import (
+    TargetOptions,
+    opened_targets,
+    target_options,
+)
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.model.dump import Dump
 from rbtrace_py.report.json.results import dumps
@@ -24,7 +29,7 @@ _PIDS = re.compile(r"-?[\d,]+")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(o.TargetOptions, o.StackOptions, o.OutputOptions):
+class _Options(TargetOptions, o.StackOptions, o.OutputOptions):
     fibers: bool
     one_by_one: bool
     show_locals: bool
@@ -37,7 +42,7 @@ class _Options(o.TargetOptions, o.StackOptions, o.OutputOptions):
 @click.argument(
     "words", nargs=-1, metavar="PID|CORE", shell_complete=complete_pid_or_file
 )
-@o.target_options
+@target_options
 @click.option("--fibers", is_flag=True, help="Include suspended fibers.")
 @click.option(
     "--idle",
@@ -142,7 +147,7 @@ def _cores(options: _Options) -> list[Dump]:
 
 
 def _processes(options: _Options) -> list[Dump]:
-    with o.opened_targets(options) as (targets, words):
+    with opened_targets(options) as (targets, words):
         return _dump_targets(targets, words, options)
 
 

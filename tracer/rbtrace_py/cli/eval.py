@@ -12,6 +12,7 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
@@ -36,7 +37,7 @@ class _Options(o.AttachOption, o.JsonOption):
 
 
 @click.command("eval", options_metavar="[OPTIONS]")
-@o.takes("PID [CODE]", _Options, may_be_numbers=True)
+@takes("PID [CODE]", _Options, may_be_numbers=True)
 @click.option(
     "-f",
     "--file",

@@ -10,6 +10,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import each
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.results import dumps
@@ -24,7 +25,7 @@ class _Options(o.AttachOption, o.JsonOption):
 
 
 @click.command("fork", options_metavar="[OPTIONS]")
-@o.takes("PID", _Options)
+@takes("PID", _Options)
 @o.attach_option
 @o.yes_option
 @o.json_option

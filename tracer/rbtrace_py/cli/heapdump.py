@@ -14,6 +14,7 @@ from rbtrace_py.cli.common.dump_files import (
     write_dumps,
 )
 from rbtrace_py.cli.common.messages import say
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -26,7 +27,7 @@ class _Options(DumpFileOptions):
 
 
 @click.command("heapdump", options_metavar="[OPTIONS]")
-@o.takes("PID [FILE]", _Options)
+@takes("PID [FILE]", _Options)
 @file_option
 @click.option("--gc", "collect", is_flag=True, help="Collect garbage first.")
 @o.attach_option

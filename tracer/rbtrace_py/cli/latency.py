@@ -17,6 +17,7 @@ from rbtrace_py.cli.common.grouped_report import (
     need_words,
 )
 from rbtrace_py.cli.common.selecting import selecting_options
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.terminal.histogram_rows import Scale
@@ -37,7 +38,7 @@ class _Options(s.SlowSpanOptions):
 
 
 @click.command("latency", options_metavar="[OPTIONS]")
-@o.takes("PID [WORD]...", _Options)
+@takes("PID [WORD]...", _Options)
 @o.grouping_options
 @selecting_options
 @m.source_options

@@ -8,6 +8,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.json.results import dumps
@@ -28,7 +29,7 @@ class _Options(o.RubyOptions, o.OutputOptions):
 
 
 @click.command("layout", options_metavar="[OPTIONS]")
-@o.takes("PID", _Options)
+@takes("PID", _Options)
 @click.option(
     "--source",
     type=click.Choice(list(SOURCES_BY_NAME)),

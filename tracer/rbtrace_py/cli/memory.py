@@ -8,6 +8,7 @@ from rbtrace_py.agent.place import HiddenAgent, NoAgent, runs_no_ruby
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import MemoryUse
 from rbtrace_py.report.terminal.inside import memory_document, memory_lines
@@ -16,7 +17,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("memory", options_metavar="[OPTIONS]")
-@o.takes("PID", AgentReportOptions)
+@takes("PID", AgentReportOptions)
 @o.attach_option
 @o.yes_option
 @o.output_options

@@ -7,6 +7,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.output import opened
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.report.json.results import dumps, probes_document
 from rbtrace_py.report.terminal.probes import probe_lines
 from rbtrace_py.session.probes.hints import without_gem
@@ -15,7 +16,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("probes", options_metavar="[OPTIONS]")
-@o.takes("PID [WORD]...", o.OutputOptions)
+@takes("PID [WORD]...", o.OutputOptions)
 @o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: o.OutputOptions) -> None:
     """List the USDT probes of a process: its own, Ruby's and those of its libraries.

@@ -18,6 +18,7 @@ from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.messages import say, say_note, say_wrote
 from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
 from rbtrace_py.cli.common.output import cannot_write
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.stacks import Sample
@@ -36,7 +37,7 @@ class _Options(OnOptions, s.LossOptions, r.ReportingOptions):
 
 
 @click.command("record", options_metavar="[OPTIONS]")
-@o.takes("PID", _Options)
+@takes("PID", _Options)
 @s.sampling_options("wall")
 @r.format_option
 @r.separate_options

@@ -12,6 +12,7 @@ from rbtrace_py.cli.common.dump_files import (
     write_dumps,
 )
 from rbtrace_py.cli.common.messages import say
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -19,7 +20,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @click.command("shapesdump", options_metavar="[OPTIONS]")
-@o.takes("PID [FILE]", DumpFileOptions)
+@takes("PID [FILE]", DumpFileOptions)
 @file_option
 @o.attach_option
 @o.yes_option

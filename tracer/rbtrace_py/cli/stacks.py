@@ -17,6 +17,7 @@ from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.folding_options import FoldingOptions
 from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
 from rbtrace_py.cli.common.selecting import attach_first, selecting_options
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.file_formats import RECORDING
@@ -34,7 +35,7 @@ class _Options(OnOptions, FoldingOptions):
 
 
 @click.command("stacks", options_metavar="[OPTIONS]")
-@o.takes("PID", _Options)
+@takes("PID", _Options)
 @s.sampling_options("cpu")
 @r.format_option
 @r.separate_options

@@ -13,8 +13,10 @@ from rbtrace_py.aggregate.top import Picture
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.captured_output import CapturedOutput
-from rbtrace_py.cli.common.output import opened, say_ended
+from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.screen import Screen
+from rbtrace_py.cli.common.session_start import say_ended
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.report.style import Style, can_move
@@ -35,7 +37,7 @@ class _Options(s.SampleOptions, o.IntervalOptions):
 
 
 @click.command("top", options_metavar="[OPTIONS]")
-@o.takes("PID", _Options)
+@takes("PID", _Options)
 @s.sampling_options("cpu")
 @o.rows_option
 @o.interval_option

@@ -14,17 +14,12 @@ import click
 from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import need_words
-from rbtrace_py.cli.common.output import (
-    Output,
-    attached,
-    enter,
-    opened,
-    say_ended,
-    subject,
-    ticker_for,
-)
+from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.selecting import attach_first
+from rbtrace_py.cli.common.session_start import attached, enter, say_ended, subject
 from rbtrace_py.cli.common.stop import Stop
+from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.ticker import ticker_for
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.model.events import Event
 from rbtrace_py.report.json.results import dumps, event_document, trace_end_document
@@ -59,7 +54,7 @@ class _Options(m.SourceOptions):
 
 
 @click.command("trace", options_metavar="[OPTIONS]")
-@o.takes("PID [WORD]...", _Options)
+@takes("PID [WORD]...", _Options)
 @o.filter_option
 @o.wait_option
 @o.yes_option

@@ -9,6 +9,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer
+from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.results import values_report
@@ -22,7 +23,7 @@ class _Options(o.GroupingOptions, o.OutputOptions):
 
 
 @click.command("values", options_metavar="[OPTIONS]")
-@o.takes("PID [WORD]...", _Options)
+@takes("PID [WORD]...", _Options)
 @o.grouping_options
 @o.scale_option
 @o.output_options

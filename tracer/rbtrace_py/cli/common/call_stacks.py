@@ -16,8 +16,9 @@ from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common.folding_options import FoldingOptions
 from rbtrace_py.cli.common.messages import say_note
-from rbtrace_py.cli.common.output import Ticker, attached, start
+from rbtrace_py.cli.common.session_start import attached, start
 from rbtrace_py.cli.common.stop import Stop
+from rbtrace_py.cli.common.ticker import Ticker
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.notes import counter_lines

@@ -10,18 +10,10 @@ from datetime import datetime
 
 from rbtrace_py.aggregate.results import Result
 from rbtrace_py.cli.common.messages import say_note
-from rbtrace_py.cli.common.output import (
-    Output,
-    attached,
-    create,
-    enter,
-    is_pipe,
-    opened,
-    say_ended,
-    subject,
-    ticker_for,
-)
+from rbtrace_py.cli.common.output import Output, create, is_pipe, opened
+from rbtrace_py.cli.common.session_start import attached, enter, say_ended, subject
 from rbtrace_py.cli.common.stop import Stop
+from rbtrace_py.cli.common.ticker import ticker_for
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.json.results import document, dumps

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
-import re
-import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rbtrace_py.cli.common.messages import say
-from rbtrace_py.cli.common.output import READY_FD
-from rbtrace_py.cli.common.pid_completion import complete_pid
+from rbtrace_py.cli.common.parameter_types import Seconds
+from rbtrace_py.cli.common.session_start import READY_FD
 from rbtrace_py.cli.common.writable import WritableFile
-from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
-from rbtrace_py.linux import stop_signal
+from rbtrace_py.errors import UsageError
 from rbtrace_py.report.file_formats import (
     check_text_file,
     is_json_file,
     is_recording_file,
 )
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.text import cut
 from rbtrace_py.session.limits import Limits
-from rbtrace_py.session.targets.targets import Targets, parse_pids
 
 if TYPE_CHECKING:
-    from rbtrace_py.linux.processes import Candidate
     from rbtrace_py.rubyvm.saved import SavedLayout
     from rbtrace_py.session.probes.query import ProbeOptions
 
@@ -45,81 +36,6 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 Options = TypeVar("Options")
 Result = TypeVar("Result")
-
-_CMDLINE_COLUMNS = 60
-
-_SIGNALLED = 128
-"""What shells add to a signal's number."""
-
-_PIDS = re.compile(r"\d+(,\d+)*")
-_TIME_PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-zµμ]*)\s*")
-_UNITS = {
-    "": 1.0,
-    "ns": 1e-9,
-    **dict.fromkeys(("us", "µs", "μs"), 1e-6),
-    "ms": 0.001,
-    "s": 1.0,
-    **dict.fromkeys(("m", "min"), 60.0),
-    "h": 3600.0,
-    "d": 86_400.0,
-}
-
-
-class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A time in seconds: ``10``, ``0.5``, ``20us``, ``500ms``, ``1h30m``, ``7d``."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value).strip()
-        parts: list[tuple[str, str]] = _TIME_PART.findall(text)
-        units = [unit for _, unit in parts]
-        is_whole = not _TIME_PART.sub("", text) and _UNITS.keys() >= set(units)
-        if not is_whole or not parts or (len(parts) > 1 and "" in units):
-            self.fail(
-                f"{value!r} is not a time; write 10, 20us, 500ms, 2m, 1h30m or 7d"
-            )
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-        if seconds <= 0:
-            self.fail("a time must be greater than 0")
-        return seconds
-
-
-class Milliseconds(Seconds):
-    """A time in ms: a bare number is of them; ``10``, ``10ms``, ``0.01s``."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value).strip()
-        bare = text.replace(".", "", 1).isdigit()
-        return super().convert(f"{text}ms" if bare else text, param, ctx) * 1000
-
-
-class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A number of bytes: ``500MB``, ``1GB``, ``65536``."""
-
-    name = "size"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        found = _SIZE.fullmatch(str(value).strip())
-        if not found or not float(found[1]):
-            raise UsageError(f"{value!r} is not a size", "Write 500MB or 2GB")
-        return int(float(found[1]) * 1000 ** _POWERS.index(found[2].upper()))
-
-
-_POWERS = ("", "K", "M", "G", "T")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 
 
 def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -141,37 +57,6 @@ def typed(
 
     return decorate
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TargetOptions:
-    """``target_options``, and the words of the command."""
-
-    words: tuple[str, ...]
-    pid_words: tuple[str, ...]
-    ps: str | None
-    subprocesses: bool
-
-
-ps_option = click.option(
-    "--ps",
-    metavar="REGEX",
-    help="Target the process whose command line matches, instead of PID. Prefers"
-    " Ruby processes; asks if several match.",
-)
-
-target_options = chain(
-    click.option(
-        "-p",
-        "--pid",
-        "pid_words",
-        metavar="PID[,PID]",
-        multiple=True,
-        shell_complete=complete_pid,
-        help="Same as PID.",
-    ),
-    ps_option,
-    click.option("--subprocesses", is_flag=True, help="Include child processes."),
-)
 
 filter_option = click.option(
     "--filter",
@@ -576,171 +461,3 @@ def _ask(text: str) -> bool:
         # What it is about stands above.
         raise NotConfirmed("not confirmed")
     return True
-
-
-class _Sayer(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
-
-
-@contextmanager
-def _spoken_log() -> Iterator[None]:
-    """Print the log of the package: side effects of a command on its process."""
-    logger, handler = logging.getLogger("rbtrace_py"), _Sayer()
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-def takes(
-    words_metavar: str, options: Callable[..., Options], may_be_numbers: bool = False
-) -> Callable[
-    [Callable[[Targets, tuple[str, ...], Options], int | None]], Callable[..., int]
-]:
-    """Call a command with its targets, the other words, and its options.
-
-    The first word is PID[,PID…] unless --ps or -- COMMAND stands for it.
-
-    words_metavar: what --help shows for all words
-    may_be_numbers: can another word look like a PID?
-    """
-
-    def decorate(
-        function: Callable[[Targets, tuple[str, ...], Options], int | None],
-    ) -> Callable[..., int]:
-        def wrapper(
-            words: tuple[str, ...],
-            pid_words: tuple[str, ...],
-            ps: str | None,
-            subprocesses: bool,
-            **given: Any,
-        ) -> int:
-            named = TargetOptions(words, pid_words, ps, subprocesses)
-            with opened_targets(named, may_be_numbers) as (targets, rest):
-                code = function(targets, rest, options(**given))
-                return code or _command_status(targets)
-
-        argument = click.argument(
-            "words", nargs=-1, metavar=words_metavar, shell_complete=complete_pid
-        )
-        return argument(target_options(update_wrapper(wrapper, function)))
-
-    return decorate
-
-
-@contextmanager
-def opened_targets(
-    named: TargetOptions, may_be_numbers: bool = False
-) -> Iterator[tuple[Targets, tuple[str, ...]]]:
-    """The targets, and the words that do not name one."""
-    command = (click.get_current_context().obj or {}).get("command")
-    words, ps = named.words, named.ps
-    given = {"--ps": ps is not None, "--pid": named.pid_words, "-- COMMAND": command}
-    names = [name for name, value in given.items() if value]
-    if len(names) > 1:
-        raise UsageError(f"{names[0]} and {names[1]} cannot be combined")
-    if words and names and not may_be_numbers and _PIDS.fullmatch(words[0]):
-        raise UsageError(
-            f"{names[0]} already names the target: {words[0]} is one too many",
-            "Name the target once",
-        )
-    if command:
-        targets = Targets.from_command(command, named.subprocesses)
-    else:
-        if ps is not None:
-            pids = choose_pids(ps, named.subprocesses)
-        elif named.pid_words:
-            pids = parse_pids(",".join(named.pid_words))
-        elif words:
-            pids, words = parse_pids(words[0]), words[1:]
-        else:
-            raise click.UsageError("missing target: PID, --ps or -- COMMAND")
-        targets = Targets.from_pids(pids, named.subprocesses)
-    try:
-        with _spoken_log():
-            yield targets, words
-    except RbtraceError as error:
-        _command_status(targets)
-        if isinstance(error, NoSuchProbe):
-            from rbtrace_py.session.probes.hints import explain
-
-            explain(error, targets.processes.values())
-        raise
-    finally:
-        targets.close()
-
-
-def _command_status(targets: Targets) -> int:
-    """The exit code of a program of ours that failed, which is said; else 0.
-
-    One that we ended, or a Ctrl-C that it got as we did, has not failed.
-    """
-    status = targets.status
-    if not status or stop_signal.has_come():
-        return 0
-    if status > 0:
-        say(f"the program exited with status {status}")
-        return status
-    known = {each.value: each.name for each in signal.Signals}
-    say(f"the program was ended by {known.get(-status, f'signal {-status}')}")
-    return _SIGNALLED - status
-
-
-def choose_pids(regex: str, subprocesses: bool) -> list[int]:
-    """Return the pid that --ps means; a person may be asked.
-
-    subprocesses: children of one that matches go with it; workers of one program are
-    meant together
-    """
-    from rbtrace_py.session.targets.choosing import check_permitted, choices, families
-
-    choice = choices(regex)
-    found = choice.candidates
-    groups = families(found) if len(found) > 1 else []
-    if subprocesses and groups:
-        if len(groups) == 1:
-            return [one.pid for one in groups[0]]
-        found = [head for group in groups for head in group]
-    if not found:
-        raise NoSuchTarget(f"no process matches {regex!r}")
-    style = Style.for_stream(sys.stderr)
-    if len(found) == 1:
-        if choice.passed_over:
-            what = (
-                "is the only one running Ruby"
-                if choice.are_ruby
-                else ("is the parent of the others")
-            )
-            number = choice.passed_over + 1
-            line = cut(found[0].cmdline, _CMDLINE_COLUMNS, style)
-            say(f"{number} processes match; {found[0].pid} {what}: {line}")
-        return [found[0].pid]
-    if not choice.are_ruby:
-        check_permitted(found)
-    room = style.width - 14
-    listing = [f"{c.pid:>8}  {cut(c.cmdline, room, style)}" for c in found]
-    listing += _of_one_family(groups)
-    if not sys.stdin.isatty():
-        listing.append("Give PIDs (PID,PID), or a more specific REGEX")
-        what = "Ruby processes" if choice.are_ruby else "processes"
-        raise UsageError(f"{len(found)} {what} match {regex!r}", "\n".join(listing))
-    click.echo("\n".join(listing), err=True)
-    pids = [str(candidate.pid) for candidate in found]
-    return [int(click.prompt("PID", type=click.Choice(pids), err=True))]
-
-
-def _of_one_family(groups: Sequence[Sequence[Candidate]]) -> list[str]:
-    """Say that all that match are one program's, if they are, and how to take all."""
-    if len(groups) != 1:
-        return []
-    heads = groups[0]
-    takes_all = any(
-        parameter.name == "subprocesses"
-        for parameter in click.get_current_context().command.params
-    )
-    advice = ["Add --subprocesses for all of them"] if takes_all else []
-    if len(heads) == 1:
-        return [f"{heads[0].pid} is the parent of the others", *advice]
-    return advice

@@ -14,8 +14,10 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.on_events import CostNote, check_cost
-from rbtrace_py.cli.common.output import Ticker, attached, is_pipe, say_ended, where
+from rbtrace_py.cli.common.output import is_pipe
+from rbtrace_py.cli.common.session_start import attached, say_ended, where
 from rbtrace_py.cli.common.stop import Stop
+from rbtrace_py.cli.common.ticker import Ticker
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.weights import (

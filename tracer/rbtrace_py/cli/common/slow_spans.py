@@ -9,6 +9,7 @@ import click
 
 from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.parameter_types import Milliseconds
 from rbtrace_py.cli.common.sampling import is_given, rate_option
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
@@ -85,7 +86,7 @@ def _check_format(path: str) -> None:
 slow_options = o.chain(
     click.option(
         "--slower-than",
-        type=o.Milliseconds(),
+        type=Milliseconds(),
         metavar="MS",
         help="Also look into the spans that take at least MS milliseconds (50, 50ms,"
         " 0.05s): where their time goes, on CPU and off. Needs root.",

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rbtrace_py.cli.common.output import Ticker, processes_text
+from rbtrace_py.cli.common.session_start import processes_text
+from rbtrace_py.cli.common.ticker import Ticker
 
 _BETWEEN_SECONDS = 0.5
 QUIET_SECONDS = 1.0

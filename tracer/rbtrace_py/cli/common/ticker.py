@@ -1,0 +1,101 @@
+"""The line on a terminal that shows how a session goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from rbtrace_py.report.style import Style, can_move
+from rbtrace_py.report.terminal.status import status_line
+
+if TYPE_CHECKING:
+    from rbtrace_py.session.targets.targets import Targets
+
+
+class HasTargets(Protocol):
+    """A session of these."""
+
+    targets: Targets
+
+
+_CLEAR = "\r\x1b[2K"
+"""To the line's beginning, and empty it, with the ^C that was typed there."""
+
+
+_SECONDS_BETWEEN = 0.5
+
+
+class Ticker:
+    """One line on a terminal's standard error, rewritten while it goes on.
+
+    what: what goes on, ending: what Ctrl-C does then
+    quiet: seconds before it is shown at all
+
+    It says nothing where standard error is no terminal, or one that cannot
+    rewrite a line.
+    """
+
+    def __init__(
+        self, what: str, ending: str = "shows the result", quiet: float = 0.0
+    ) -> None:
+        self._what = what
+        self._ending = ending
+        self._quiet = quiet
+        self._shown = False
+        self._last: float | None = None
+        self.is_on = can_move(sys.stderr)
+
+    def __call__(self, seconds: float) -> None:
+        if not self.is_on or seconds < self._quiet:
+            return
+        now = time.monotonic()
+        if self._last is not None and now - self._last < _SECONDS_BETWEEN:
+            return
+        self._last = now
+        self._shown = True
+        line = status_line(
+            self._what, seconds, self._ending, Style.for_stream(sys.stderr)
+        )
+        self._write(f"{_CLEAR}{line}")
+
+    def say(self, what: str, seconds: float) -> None:
+        """The same with something new that goes on."""
+        self._what = what
+        self(seconds)
+
+    def mute(self) -> None:
+        """Say nothing from now on."""
+        self.clear()
+        self.is_on = False
+
+    def clear(self) -> None:
+        if self._shown:
+            self._write(_CLEAR)
+            self._shown = False
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            # The terminal hung up; the result may still go to a file.
+            self.is_on = False
+
+    def end(self) -> None:
+        """Clear the line for what comes last, of a ^C that was typed there too."""
+        self._shown = self.is_on
+        self.clear()
+
+
+def ticker_for(
+    session: HasTargets,
+    what: str,
+    ending: str = "shows the result",
+    quiet: float = 0.0,
+) -> Ticker:
+    """None that is seen where a program of ours writes to the terminal itself."""
+    ticker = Ticker(what, ending, quiet)
+    if session.targets.command is not None:
+        ticker.mute()
+    return ticker
