@@ -8,6 +8,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
 from rbtrace_py.cli.common.target_options import takes
@@ -21,20 +22,14 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.YesOption, o.JsonOption):
-    time_limit: float
-    no_hook: bool
+    time_limit: float = o.time_limit_option(attach.ATTACH_SECONDS, attach.MOST_SECONDS)
+    no_hook: bool = option(
+        "--no-hook", help="Leave out method events; no C compiler needed."
+    )
 
 
 @click.command("attach", options_metavar="[OPTIONS]")
 @takes("PID", _Options)
-@o.time_limit_option(attach.ATTACH_SECONDS, attach.MOST_SECONDS)
-@click.option(
-    "--no-hook",
-    is_flag=True,
-    help="Leave out method events; no C compiler needed.",
-)
-@o.yes_option
-@o.json_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Load the agent into a running Ruby process.
 

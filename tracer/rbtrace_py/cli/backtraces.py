@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import click
 
-from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.linux.process import Process
@@ -18,15 +18,11 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(AgentReportOptions):
-    agent: bool
+    agent: bool = option("--agent", help="Include the agent's own threads.")
 
 
 @click.command("backtraces", options_metavar="[OPTIONS]")
 @takes("PID", _Options)
-@click.option("--agent", is_flag=True, help="Include the agent's own threads.")
-@o.attach_option
-@o.yes_option
-@o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Print every thread's backtrace as Ruby reports it.
 

@@ -24,11 +24,11 @@ from rbtrace_py.cli.common.call_writers import (
     WritingOptions,
 )
 from rbtrace_py.cli.common.messages import wrapped
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.parameter_types import Milliseconds, Seconds, Size
 from rbtrace_py.cli.common.selecting import (
     SelectingOptions,
     attach_first,
-    selecting_options,
 )
 from rbtrace_py.cli.common.session_start import attached, start
 from rbtrace_py.cli.common.stop import Stop
@@ -64,126 +64,90 @@ _Calls = TypeVar("_Calls", bound=TracedCalls[Any])
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(
-    WritingOptions, SelectingOptions, o.LimitOptions, o.AttachOption, o.YesOption
+    SelectingOptions,
+    WritingOptions,
+    o.LimitOptions,
+    o.AttachOption,
+    o.YesOption,
+    o.JsonOption,
 ):
-    sets: tuple[str, ...]
-    slow_ms: float | None
-    slowcpu_ms: float | None
-    slow_methods: tuple[str, ...]
-    gc: bool
-    record_path: str | None
-    keep: float | None
-    max_size: int
-    no_cpu: bool
-    buffer: str
-    waits: bool
-    timeout: float
+    sets: tuple[str, ...] = option(
+        "-c",
+        "--config",
+        after="c_calls",
+        metavar="NAME|FILE",
+        help="Only methods of a predefined set, or of a file with one selector per"
+        f" line: {', '.join(sorted(METHOD_SETS))}.",
+    )
+    slow_ms: float | None = option(
+        "-s",
+        "--slow",
+        type=Milliseconds(),
+        is_flag=False,
+        flag_value=str(SLOW_MS),
+        metavar="MS",
+        help="Only calls that take at least MS milliseconds (10, 10ms, 0.01s;"
+        f" {SLOW_MS} if omitted).",
+    )
+    slowcpu_ms: float | None = option(
+        "--slowcpu",
+        type=Milliseconds(),
+        is_flag=False,
+        flag_value=str(SLOW_MS),
+        metavar="MS",
+        help="Only calls whose thread was on CPU for at least MS milliseconds.",
+    )
+    slow_methods: tuple[str, ...] = option(
+        "--slow-methods",
+        metavar="SELECTOR",
+        help="Methods that --slow applies to; same syntax as -m. Implies --slow.",
+    )
+    gc: bool = option("--gc", help="Include garbage collections.")
+    record_path: str | None = option(
+        "--record",
+        after="appends",
+        metavar="FILE",
+        type=WritableFile(or_folder=True),
+        help="Print nothing; record to FILE for `rbtrace-py report`. Same as"
+        " -o FILE.rbrec.",
+    )
+    keep: float | None = option(
+        "--keep",
+        type=Seconds(),
+        metavar="TIME",
+        help="With --record and --slow: FILE is a folder of recordings, in which those"
+        " older than TIME are deleted (1h, 2h30m).",
+    )
+    max_size: int = option(
+        "--max-size",
+        type=Size(),
+        default="1GB",
+        help="With --keep: the folder's limit; the oldest recordings are deleted.",
+    )
+    no_cpu: bool = option("--no-cpu", help="Do not record when threads were on CPU.")
+    buffer: str = option(
+        "--buffer",
+        type=click.Choice([str(1 << bits) for bits in range(10, 23)]),
+        default=str(RING_RECORDS),
+        metavar="EVENTS",
+        help="Buffer size of each thread and fiber, in events of 16 bytes: a power of"
+        " two, 1024 or more.",
+    )
+    waits: bool = option(
+        "--wait", after="ready_fd", help="Wait for the agent to be loaded."
+    )
+    timeout: float = option(
+        "--timeout",
+        type=Seconds(),
+        default=10.0,
+        show_default="10s",
+        help="Time limit for the process to start tracing, and for a COMMAND to wait"
+        " for it.",
+    )
 
 
 @click.command("calls", options_metavar="[OPTIONS]")
 @takes("PID [WORD]...", _Options)
-@selecting_options
-@click.option(
-    "-c",
-    "--config",
-    "sets",
-    multiple=True,
-    metavar="NAME|FILE",
-    help="Only methods of a predefined set, or of a file with one selector per line: "
-    + ", ".join(sorted(METHOD_SETS))
-    + ".",
-)
-@click.option(
-    "-s",
-    "--slow",
-    "slow_ms",
-    type=Milliseconds(),
-    is_flag=False,
-    flag_value=str(SLOW_MS),
-    metavar="MS",
-    help="Only calls that take at least MS milliseconds (10, 10ms, 0.01s;"
-    f" {SLOW_MS} if omitted).",
-)
-@click.option(
-    "--slowcpu",
-    "slowcpu_ms",
-    type=Milliseconds(),
-    is_flag=False,
-    flag_value=str(SLOW_MS),
-    metavar="MS",
-    help="Only calls whose thread was on CPU for at least MS milliseconds.",
-)
-@click.option(
-    "--slow-methods",
-    multiple=True,
-    metavar="SELECTOR",
-    help="Methods that --slow applies to; same syntax as -m. Implies --slow.",
-)
-@click.option("--gc", is_flag=True, help="Include garbage collections.")
-@click.option("--by-thread", is_flag=True, help="Group lines by thread.")
-@click.option("-t", "--start-time", is_flag=True, help="Show when each call began.")
-@click.option("--no-duration", is_flag=True, help="Hide durations.")
-@o.rbtrace_times_option
-@click.option(
-    "-r",
-    "--prefix",
-    "indent",
-    type=click.IntRange(0, 16),
-    default=2,
-    show_default=True,
-    help="Indentation of nested calls, in spaces.",
-)
-@o.calls_output_option
-@click.option("-a", "--append", "appends", is_flag=True, help="Append to the -o file.")
-@click.option(
-    "--record",
-    "record_path",
-    metavar="FILE",
-    type=WritableFile(or_folder=True),
-    help="Print nothing; record to FILE for `rbtrace-py report`. Same as"
-    " -o FILE.rbrec.",
-)
-@click.option(
-    "--keep",
-    type=Seconds(),
-    metavar="TIME",
-    help="With --record and --slow: FILE is a folder of recordings, in which those"
-    " older than TIME are deleted (1h, 2h30m).",
-)
-@click.option(
-    "--max-size",
-    type=Size(),
-    default="1GB",
-    show_default=True,
-    help="With --keep: the folder's limit; the oldest recordings are deleted.",
-)
-@click.option(
-    "--no-cpu",
-    is_flag=True,
-    help="Do not record when threads were on CPU.",
-)
-@click.option(
-    "--buffer",
-    type=click.Choice([str(1 << bits) for bits in range(10, 23)]),
-    default=str(RING_RECORDS),
-    show_default=True,
-    metavar="EVENTS",
-    help="Buffer size of each thread and fiber, in events of 16 bytes: a power of"
-    " two, 1024 or more.",
-)
-@o.limit_options
-@click.option("--wait", "waits", is_flag=True, help="Wait for the agent to be loaded.")
-@click.option(
-    "--timeout",
-    type=Seconds(),
-    default=10.0,
-    show_default="10s",
-    help="Time limit for the process to start tracing, and for a COMMAND to wait"
-    " for it.",
-)
-@o.attach_option
-@o.yes_option
-@o.json_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Print every method call of a process, nested and timed.
 

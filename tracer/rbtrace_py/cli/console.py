@@ -35,11 +35,14 @@ _LEAVING = ("exit", "quit")
 _GOES_ON = re.compile(r"(?<!\\)(\\\\)*\\\Z")
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Options(o.AttachOption, o.YesOption):
+    pass
+
+
 @click.command("console", options_metavar="[OPTIONS]")
-@takes("PID", o.AttachOption)
-@o.attach_option
-@o.yes_option
-def command(targets: Targets, words: tuple[str, ...], options: o.AttachOption) -> int:
+@takes("PID", _Options)
+def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Open a Ruby console inside a process, like irb.
 
     Code runs at top level, each input in its own thread. Local variables persist

@@ -7,9 +7,7 @@ from functools import partial
 import click
 
 from rbtrace_py.cli.common import method_events as m
-from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
-from rbtrace_py.cli.common.selecting import selecting_options
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.report.terminal.methods import counts_report
 from rbtrace_py.report.terminal.results import count_report
@@ -19,11 +17,6 @@ from rbtrace_py.session.targets.targets import Targets
 
 @click.command("count", options_metavar="[OPTIONS]")
 @takes("PID [WORD]...", m.TableOptions)
-@o.grouping_options
-@selecting_options
-@m.source_options
-@m.top_option
-@o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: m.TableOptions) -> int:
     """Count how often probes fire.
 

@@ -20,14 +20,11 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.YesOption, o.JsonOption):
-    time_limit: float
+    time_limit: float = o.time_limit_option(attach.DETACH_SECONDS, attach.MOST_SECONDS)
 
 
 @click.command("detach", options_metavar="[OPTIONS]")
 @takes("PID", _Options)
-@o.time_limit_option(attach.DETACH_SECONDS, attach.MOST_SECONDS)
-@o.yes_option
-@o.json_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Stop the agent in a process.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.option_fields import argument, option, typed
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.pid_completion import complete_pid
 from rbtrace_py.cli.common.target_options import choose_pids, ps_option
@@ -20,17 +21,13 @@ from rbtrace_py.session.targets.targets import parse_pids
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.OutputOptions):
-    pid: str | None
-    option: str | None
-    ps: str | None
+    pid: str | None = argument(required=False, shell_complete=complete_pid)
+    pid_word: str | None = option("-p", "--pid", metavar="PID", help="Same as PID.")
+    ps: str | None = ps_option()
 
 
 @click.command("doctor", options_metavar="[OPTIONS]")
-@click.argument("pid", required=False, shell_complete=complete_pid)
-@click.option("-p", "--pid", "option", metavar="PID", help="Same as PID.")
-@ps_option
-@o.output_options
-@o.typed(_Options)
+@typed(_Options)
 def command(options: _Options) -> int:
     """Check what this machine and a process allow, and what is missing.
 
@@ -42,7 +39,7 @@ def command(options: _Options) -> int:
       sudo rbtrace-py doctor 1234
       sudo rbtrace-py doctor --ps puma
     """
-    named = list(filter(None, (options.pid, options.option)))
+    named = list(filter(None, (options.pid, options.pid_word)))
     if named and options.ps is not None:
         raise UsageError("PID and --ps cannot be combined", "Name the target once")
     pids = parse_pids(",".join(named)) if named else [None]

@@ -10,12 +10,12 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
+from rbtrace_py.cli.common.option_fields import argument, option, typed
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.pid_completion import complete_pid_or_file
 from rbtrace_py.cli.common.target_options import (
     TargetOptions,
     opened_targets,
-    target_options,
 )
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.model.dump import Dump
@@ -30,53 +30,41 @@ _PIDS = re.compile(r"-?[\d,]+")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(TargetOptions, o.StackOptions, o.OutputOptions):
-    fibers: bool
-    one_by_one: bool
-    show_locals: bool
-    lines: bool
-    exe: str | None
-    symbols: tuple[str, ...]
+    words: tuple[str, ...] = argument(
+        nargs=-1, metavar="PID|CORE", shell_complete=complete_pid_or_file
+    )
+    fibers: bool = option(
+        "--fibers", after="subprocesses", help="Include suspended fibers."
+    )
+    one_by_one: bool = option(
+        "--idle", help="Show sleeping threads with equal stacks one by one."
+    )
+    show_locals: bool = option(
+        "--locals",
+        help="Show arguments and local variables; this prints the program's data.",
+    )
+    lines: bool = option(
+        "--lines/--no-lines",
+        after="nonblocking",
+        default=True,
+        help="Show line numbers.",
+    )
+    exe: str | None = option(
+        "--exe",
+        after="saved_layout",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="For a core file: the program, or its libruby.",
+    )
+    symbols: tuple[str, ...] = option(
+        "--symbol",
+        metavar="NAME=ADDRESS",
+        help="For a core file: address of a symbol that the program lacks; repeatable.",
+    )
 
 
 @click.command("dump", options_metavar="[OPTIONS]")
-@click.argument(
-    "words", nargs=-1, metavar="PID|CORE", shell_complete=complete_pid_or_file
-)
-@target_options
-@click.option("--fibers", is_flag=True, help="Include suspended fibers.")
-@click.option(
-    "--idle",
-    "one_by_one",
-    is_flag=True,
-    help="Show sleeping threads with equal stacks one by one.",
-)
-@click.option(
-    "--locals",
-    "show_locals",
-    is_flag=True,
-    help="Show arguments and local variables; this prints the program's data.",
-)
-@o.pause_options
-@click.option(
-    "--lines/--no-lines", default=True, show_default=True, help="Show line numbers."
-)
-@o.ruby_version_option
-@o.layout_option
-@click.option(
-    "--exe",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="For a core file: the program, or its libruby.",
-)
-@click.option(
-    "--symbol",
-    "symbols",
-    multiple=True,
-    metavar="NAME=ADDRESS",
-    help="For a core file: address of a symbol that the program lacks; repeatable.",
-)
-@o.output_options
-@o.typed(_Options)
+@typed(_Options)
 def command(options: _Options) -> int:
     """Print the stack of every thread of a Ruby process once.
 

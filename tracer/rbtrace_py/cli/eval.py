@@ -9,6 +9,7 @@ from functools import partial
 import click
 
 from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
@@ -30,30 +31,26 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(o.AttachOption, o.JsonOption):
-    code_file: str | None
-    echo: bool | None
-    time_limit: float
+class _Options(o.AttachOption, o.YesOption, o.JsonOption):
+    code_file: str | None = option(
+        "-f",
+        "--file",
+        type=click.Path(allow_dash=True, dir_okay=False),
+        help="Read the code from FILE; - is standard input.",
+    )
+    echo: bool | None = option(
+        "--echo/--no-echo",
+        default=None,
+        help="Print `>> CODE` and `=>` before the value; by default only on a"
+        " terminal.",
+    )
+    time_limit: float = o.time_limit_option(
+        commands.EVAL_SECONDS, commands.MOST_SECONDS, after="yes"
+    )
 
 
 @click.command("eval", options_metavar="[OPTIONS]")
 @takes("PID [CODE]", _Options, may_be_numbers=True)
-@click.option(
-    "-f",
-    "--file",
-    "code_file",
-    type=click.Path(allow_dash=True, dir_okay=False),
-    help="Read the code from FILE; - is standard input.",
-)
-@click.option(
-    "--echo/--no-echo",
-    default=None,
-    help="Print `>> CODE` and `=>` before the value; by default only on a terminal.",
-)
-@o.attach_option
-@o.yes_option
-@o.time_limit_option(commands.EVAL_SECONDS, commands.MOST_SECONDS)
-@o.json_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Run Ruby code in a process and print its value.
 

@@ -20,15 +20,12 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(o.AttachOption, o.JsonOption):
+class _Options(o.AttachOption, o.YesOption, o.JsonOption):
     pass
 
 
 @click.command("fork", options_metavar="[OPTIONS]")
 @takes("PID", _Options)
-@o.attach_option
-@o.yes_option
-@o.json_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Fork a stopped copy of a process and print its pid.
 

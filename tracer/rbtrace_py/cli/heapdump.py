@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import click
 
-from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.dump_files import (
     DumpFileOptions,
     Progress,
-    file_option,
     write_dumps,
 )
 from rbtrace_py.cli.common.messages import say
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
@@ -23,16 +22,11 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(DumpFileOptions):
-    collect: bool
+    collect: bool = option("--gc", after="file", help="Collect garbage first.")
 
 
 @click.command("heapdump", options_metavar="[OPTIONS]")
 @takes("PID [FILE]", _Options)
-@file_option
-@click.option("--gc", "collect", is_flag=True, help="Collect garbage first.")
-@o.attach_option
-@o.yes_option
-@o.time_limit_option(commands.DUMP_SECONDS, commands.MOST_SECONDS)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Write every object of a Ruby process to a file, one line of JSON each.
 

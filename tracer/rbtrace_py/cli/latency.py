@@ -16,12 +16,12 @@ from rbtrace_py.cli.common.grouped_report import (
     answer,
     need_words,
 )
-from rbtrace_py.cli.common.selecting import selecting_options
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.terminal.histogram_rows import Scale
-from rbtrace_py.report.terminal.methods import methods_report
+from rbtrace_py.report.terminal.methods import SORTS, methods_report
 from rbtrace_py.report.terminal.results import latency_report
 from rbtrace_py.report.units import Unit
 from rbtrace_py.session.methods.tables import Methods
@@ -30,35 +30,30 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(s.SlowSpanOptions):
-    sort: str
-    unit: Unit
-    scale: Scale
-    hlog: str | None
-    digits: int | None
+    sort: str = option(
+        "--sort",
+        after="attaches",
+        type=click.Choice(SORTS),
+        default="total",
+        help="Sort order of a table of methods.",
+    )
+    unit: Unit = o.unit_option(after="top")
+    scale: Scale = o.scale_option()
+    hlog: str | None = option(
+        "--hlog",
+        type=WritableFile(),
+        help="Write an HdrHistogram log; with --interval, one line per interval.",
+    )
+    digits: int | None = option(
+        "--digits",
+        type=click.IntRange(2, 3),
+        help="Significant digits of method and gc from the agent; default 2. Those of"
+        " probes are 3.",
+    )
 
 
 @click.command("latency", options_metavar="[OPTIONS]")
 @takes("PID [WORD]...", _Options)
-@o.grouping_options
-@selecting_options
-@m.source_options
-@m.sort_option
-@m.top_option
-@o.unit_option
-@o.scale_option
-@click.option(
-    "--hlog",
-    type=WritableFile(),
-    help="Write an HdrHistogram log; with --interval, one line per interval.",
-)
-@click.option(
-    "--digits",
-    type=click.IntRange(2, 3),
-    help="Significant digits of method and gc from the agent; default 2. Those of"
-    " probes are 3.",
-)
-@s.slow_options
-@o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Measure how long methods, spans or pairs of probes take.
 

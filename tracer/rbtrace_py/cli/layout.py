@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.writable import WritableFile
@@ -24,27 +25,22 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.RubyOptions, o.OutputOptions):
-    source: str | None
-    save_path: str | None
+    source: str | None = option(
+        "--source",
+        type=click.Choice(list(SOURCES_BY_NAME)),
+        help="Use only this source, and machine code.",
+    )
+    save_path: str | None = option(
+        "--save",
+        metavar="FILE",
+        type=WritableFile(),
+        help="Save the offsets to FILE for --layout.",
+    )
+    saved_layout: str | None = o.saved_layout_option()
 
 
 @click.command("layout", options_metavar="[OPTIONS]")
 @takes("PID", _Options)
-@click.option(
-    "--source",
-    type=click.Choice(list(SOURCES_BY_NAME)),
-    help="Use only this source, and machine code.",
-)
-@click.option(
-    "--save",
-    "save_path",
-    metavar="FILE",
-    type=WritableFile(),
-    help="Save the offsets to FILE for --layout.",
-)
-@o.layout_option
-@o.ruby_version_option
-@o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Show which Ruby a process runs and where its structure offsets come from.
 

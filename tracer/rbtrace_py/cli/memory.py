@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from rbtrace_py.agent.place import HiddenAgent, NoAgent, runs_no_ruby
-from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
 from rbtrace_py.cli.common.target_options import takes
@@ -18,9 +17,6 @@ from rbtrace_py.session.targets.targets import Targets
 
 @click.command("memory", options_metavar="[OPTIONS]")
 @takes("PID", AgentReportOptions)
-@o.attach_option
-@o.yes_option
-@o.output_options
 def command(
     targets: Targets, words: tuple[str, ...], options: AgentReportOptions
 ) -> None:

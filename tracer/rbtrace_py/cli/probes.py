@@ -17,7 +17,6 @@ from rbtrace_py.session.targets.targets import Targets
 
 @click.command("probes", options_metavar="[OPTIONS]")
 @takes("PID [WORD]...", o.OutputOptions)
-@o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: o.OutputOptions) -> None:
     """List the USDT probes of a process: its own, Ruby's and those of its libraries.
 

@@ -16,7 +16,8 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.messages import say, say_note, say_wrote
-from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
+from rbtrace_py.cli.common.on_events import OnOptions, check_on
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import cannot_write
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.writable import check_folder
@@ -28,8 +29,18 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(OnOptions, s.LossOptions, r.ReportingOptions):
-    append: bool
+class _Options(
+    OnOptions,
+    s.LossOptions,
+    r.ReportingOptions,
+    o.LimitOptions,
+    o.YesOption,
+    r.ReportOutputOption,
+):
+    mode: str = s.mode_option("wall", after="rate")
+    append: bool = option(
+        "-a", "--append", after="title", help="Append to an existing recording."
+    )
 
     @property
     def keeps_each(self) -> bool:
@@ -38,19 +49,6 @@ class _Options(OnOptions, s.LossOptions, r.ReportingOptions):
 
 @click.command("record", options_metavar="[OPTIONS]")
 @takes("PID", _Options)
-@s.sampling_options("wall")
-@r.format_option
-@r.separate_options
-@r.reverse_option
-@o.rows_option
-@o.summary_sort_option
-@r.title_option
-@click.option("-a", "--append", is_flag=True, help="Append to an existing recording.")
-@o.limit_options
-@s.loss_options
-@on_options
-@o.yes_option
-@o.report_output_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Record the Ruby stacks of a running process to a file.
 

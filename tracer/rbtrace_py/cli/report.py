@@ -13,7 +13,6 @@ from rbtrace_py.aggregate.callwriter import MODE as CALLS
 from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common.call_report import (
     CALL_FORMATS,
@@ -24,6 +23,7 @@ from rbtrace_py.cli.common.call_report import (
     show_calls,
 )
 from rbtrace_py.cli.common.messages import say_note
+from rbtrace_py.cli.common.option_fields import argument, option, typed
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.file_formats import RECORDING, format_of_file
@@ -53,11 +53,27 @@ _STATES = {state.name.lower(): state for state in ThreadState}
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(CallReportOptions):
-    files: tuple[str, ...]
-    diff: bool
-    thread: str | None
-    states_: tuple[str, ...]
-    pids: tuple[int, ...]
+    files: tuple[str, ...] = argument(
+        nargs=-1, required=True, metavar="FILE...", type=click.Path()
+    )
+    format_: str | None = option(
+        "--format",
+        type=r.FormatChoice([*FORMATS, *CALL_FORMATS]),
+        metavar="FORMAT",
+        help=f"{', '.join(FORMATS)}; for calls also {' or '.join(CALL_FORMATS)}.",
+    )
+    diff: bool = option("--diff", help="Compare two files: before, after.")
+    thread: str | None = option(
+        "--thread", metavar="REGEX", help="Only threads whose name matches."
+    )
+    states_: tuple[str, ...] = option(
+        "--state",
+        type=click.Choice(list(_STATES)),
+        help="Only samples in this state (running: on a CPU); repeatable.",
+    )
+    pids: tuple[int, ...] = option(
+        "-p", "--pid", type=int, help="Only this pid; repeatable."
+    )
 
     def of_report(self, stream: BinaryIO) -> ReportOptions:
         """Return the options of a report whose text goes to ``stream``.
@@ -71,38 +87,7 @@ class _Options(CallReportOptions):
 
 
 @click.command("report", options_metavar="[OPTIONS]")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
-@click.option(
-    "--format",
-    "format_",
-    type=r.FormatChoice([*FORMATS, *CALL_FORMATS]),
-    metavar="FORMAT",
-    help=f"{', '.join(FORMATS)}; for calls also {' or '.join(CALL_FORMATS)}.",
-)
-@click.option("--diff", is_flag=True, help="Compare two files: before, after.")
-@click.option(
-    "--thread", "thread", metavar="REGEX", help="Only threads whose name matches."
-)
-@click.option(
-    "--state",
-    "states_",
-    type=click.Choice(list(_STATES)),
-    multiple=True,
-    help="Only samples in this state (running: on a CPU); repeatable.",
-)
-@click.option(
-    "-p", "--pid", "pids", type=int, multiple=True, help="Only this pid; repeatable."
-)
-@r.separate_options
-@o.idle_option
-@r.reverse_option
-@o.rows_option
-@o.summary_sort_option
-@click.option("--cpu", is_flag=True, help="Show each call's on-CPU time.")
-@o.rbtrace_times_option
-@r.title_option
-@o.report_output_option
-@o.typed(_Options)
+@typed(_Options)
 def command(options: _Options) -> int:
     """Show a recording or a result, or compare two.
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 
-from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.dump_files import (
     DumpFileOptions,
     Progress,
-    file_option,
     write_dumps,
 )
 from rbtrace_py.cli.common.messages import say
@@ -21,10 +19,6 @@ from rbtrace_py.session.targets.targets import Targets
 
 @click.command("shapesdump", options_metavar="[OPTIONS]")
 @takes("PID [FILE]", DumpFileOptions)
-@file_option
-@o.attach_option
-@o.yes_option
-@o.time_limit_option(commands.DUMP_SECONDS, commands.MOST_SECONDS)
 def command(targets: Targets, words: tuple[str, ...], options: DumpFileOptions) -> None:
     """Write every object shape of a Ruby process to a file, one line of JSON each.
 

@@ -11,12 +11,12 @@ import click
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
 from rbtrace_py.cli.common.folding_options import FoldingOptions
-from rbtrace_py.cli.common.on_events import OnOptions, check_on, on_options
-from rbtrace_py.cli.common.selecting import attach_first, selecting_options
+from rbtrace_py.cli.common.on_events import check_on
+from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.selecting import attach_first
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
@@ -26,8 +26,12 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(OnOptions, FoldingOptions):
-    calls: bool
+class _Options(FoldingOptions):
+    calls: bool = option(
+        "--calls",
+        after="silent",
+        help="Trace every call with the agent's hook instead of sampling.",
+    )
 
     @property
     def keeps_each(self) -> bool:
@@ -36,26 +40,6 @@ class _Options(OnOptions, FoldingOptions):
 
 @click.command("stacks", options_metavar="[OPTIONS]")
 @takes("PID", _Options)
-@s.sampling_options("cpu")
-@r.format_option
-@r.separate_options
-@r.reverse_option
-@o.rows_option
-@o.summary_sort_option
-@r.title_option
-@o.interval_option
-@o.limit_options
-@s.loss_options
-@click.option(
-    "--calls",
-    is_flag=True,
-    help="Trace every call with the agent's hook instead of sampling.",
-)
-@on_options
-@selecting_options
-@o.attach_option
-@o.yes_option
-@o.report_output_option
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Sample the Ruby stacks of a running process.
 

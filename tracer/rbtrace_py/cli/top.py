@@ -33,15 +33,11 @@ _RECENT_SECONDS = 5.0
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(s.SampleOptions, o.IntervalOptions):
-    rows: int | None
+    rows: int | None = o.rows_option(after="saved_layout")
 
 
 @click.command("top", options_metavar="[OPTIONS]")
 @takes("PID", _Options)
-@s.sampling_options("cpu")
-@o.rows_option
-@o.interval_option
-@o.limit_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Show the busiest methods and threads of a Ruby process, live.
 

@@ -14,6 +14,7 @@ import click
 from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import need_words
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.selecting import attach_first
 from rbtrace_py.cli.common.session_start import attached, enter, say_ended, subject
@@ -46,39 +47,28 @@ QUIET_SECONDS = 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Options(m.SourceOptions):
-    unit: Unit
-    template: str | None
-    string_size: int
-    backtrace: bool
+class _Options(o.EventOptions, m.SourceOptions, o.OutputOptions):
+    unit: Unit = o.unit_option(after="ready_fd")
+    template: str | None = option(
+        "--template",
+        metavar="TEXT",
+        help="Format of each line. Fields in braces: "
+        + ", ".join(FIELDS)
+        + " and names of arguments.",
+    )
+    string_size: int = option(
+        "--string-size",
+        type=click.IntRange(8, 4096),
+        default=128,
+        help="Bytes to show of each string.",
+    )
+    backtrace: bool = option(
+        "--backtrace", help="Print the backtrace of each exception (raise)."
+    )
 
 
 @click.command("trace", options_metavar="[OPTIONS]")
 @takes("PID [WORD]...", _Options)
-@o.filter_option
-@o.wait_option
-@o.yes_option
-@o.limit_options
-@o.unit_option
-@click.option(
-    "--template",
-    metavar="TEXT",
-    help="Format of each line. Fields in braces: "
-    + ", ".join(FIELDS)
-    + " and names of arguments.",
-)
-@click.option(
-    "--string-size",
-    type=click.IntRange(8, 4096),
-    default=128,
-    show_default=True,
-    help="Bytes to show of each string.",
-)
-@click.option(
-    "--backtrace", is_flag=True, help="Print the backtrace of each exception (raise)."
-)
-@m.source_options
-@o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Print each probe event: time, thread, probe, arguments.
 

@@ -19,14 +19,11 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.GroupingOptions, o.OutputOptions):
-    scale: Scale
+    scale: Scale = o.scale_option(after="ready_fd")
 
 
 @click.command("values", options_metavar="[OPTIONS]")
 @takes("PID [WORD]...", _Options)
-@o.grouping_options
-@o.scale_option
-@o.output_options
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Show the distribution of an argument's values.
 

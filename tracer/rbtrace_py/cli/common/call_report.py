@@ -19,6 +19,8 @@ from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common.messages import say_note
+from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.options import rbtrace_times_option
 from rbtrace_py.errors import NoSuchTarget, UsageError
 from rbtrace_py.report.exchange.chrome import chrome_pieces
 from rbtrace_py.report.exchange.perfetto import perfetto_pieces
@@ -63,8 +65,8 @@ def call_format_of_file(path: str | None) -> str | None:
 class CallReportOptions(r.ReportingOptions):
     """Also of recordings of calls."""
 
-    cpu: bool
-    rbtrace_times: bool
+    cpu: bool = option("--cpu", after="sort", help="Show each call's on-CPU time.")
+    rbtrace_times: bool = rbtrace_times_option()
 
     @property
     def of_calls(self) -> str | None:

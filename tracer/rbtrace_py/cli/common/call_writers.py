@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import click
+
 from rbtrace_py import __version__
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
@@ -17,7 +19,12 @@ from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.sampling import utc
 from rbtrace_py.aggregate.segments import SegmentsWriter
 from rbtrace_py.cli.common.messages import say_note, say_wrote
-from rbtrace_py.cli.common.options import JsonOption
+from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.options import (
+    JsonOption,
+    calls_output_option,
+    rbtrace_times_option,
+)
 from rbtrace_py.cli.common.output import Output, cannot_write, opened
 from rbtrace_py.report.json.results import dumps
 from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
@@ -32,13 +39,19 @@ _ENDS = (CallEventKind.RETURNED, CallEventKind.ENDED)
 class WritingOptions(JsonOption):
     """The contents and places of lines."""
 
-    by_thread: bool
-    start_time: bool
-    no_duration: bool
-    rbtrace_times: bool
-    indent: int
-    output: str | None
-    appends: bool
+    by_thread: bool = option("--by-thread", help="Group lines by thread.")
+    start_time: bool = option("-t", "--start-time", help="Show when each call began.")
+    no_duration: bool = option("--no-duration", help="Hide durations.")
+    rbtrace_times: bool = rbtrace_times_option()
+    indent: int = option(
+        "-r",
+        "--prefix",
+        type=click.IntRange(0, 16),
+        default=2,
+        help="Indentation of nested calls, in spaces.",
+    )
+    output: str | None = calls_output_option()
+    appends: bool = option("-a", "--append", help="Append to the -o file.")
 
 
 _Told = TypeVar("_Told", contravariant=True)

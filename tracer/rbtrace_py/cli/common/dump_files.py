@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import click
-
 from rbtrace_py.cli.common.atomic_file import Write, atomic_file
-from rbtrace_py.cli.common.options import AttachOption
+from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.options import AttachOption, YesOption, time_limit_option
 from rbtrace_py.cli.common.output import Output
 from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.waiting import Waiting
@@ -20,6 +19,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape
 from rbtrace_py.report.units import format_count
+from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 
 Dump = Callable[[Process, "Progress"], int]
@@ -27,16 +27,15 @@ Dump = Callable[[Process, "Progress"], int]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DumpFileOptions(AttachOption):
-    """Options of every command that writes a dump to a file."""
+class DumpFileOptions(AttachOption, YesOption):
+    """Options of commands that write a dump to a file."""
 
-    file: str | None
-    time_limit: float
-
-
-file_option = click.option(
-    "-o", "--output", "file", type=WritableFile(), help="Same as FILE."
-)
+    file: str | None = option(
+        "-o", "--output", type=WritableFile(), help="Same as FILE."
+    )
+    time_limit: float = time_limit_option(
+        commands.DUMP_SECONDS, commands.MOST_SECONDS, after="yes"
+    )
 
 
 def write_dumps(

@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
+from rbtrace_py.cli.common.on_events import OnOptions
 from rbtrace_py.cli.common.selecting import SelectingOptions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FoldingOptions(
+    OnOptions,
     s.LossOptions,
     r.ReportingOptions,
     o.IntervalOptions,
     SelectingOptions,
     o.AttachOption,
     o.YesOption,
+    r.ReportOutputOption,
 ):
     """See the module."""
-
-    weight: str | None

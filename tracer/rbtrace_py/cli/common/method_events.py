@@ -7,53 +7,37 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.selecting import SelectingOptions, attach_first
-from rbtrace_py.report.terminal.methods import SORTS, TOP
+from rbtrace_py.report.terminal.methods import TOP
 from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.targets.targets import Targets
 
-_via_option = click.option(
-    "--via",
-    type=click.Choice(["auto", "agent", "probes"]),
-    default="auto",
-    show_default=True,
-    help="Event source for methods, gc, raise and objects: the agent's hook or"
-    " Ruby's built-in probes.",
-)
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SourceOptions(o.AttachOption):
+    """Options that select the agent or probes as the source of events."""
+
+    via: str = option(
+        "--via",
+        type=click.Choice(["auto", "agent", "probes"]),
+        default="auto",
+        help="Event source for methods, gc, raise and objects: the agent's hook or"
+        " Ruby's built-in probes.",
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SourceOptions(o.EventOptions, o.AttachOption, o.OutputOptions):
-    """Options of commands that ask the agent or probes: ``source_options``, too."""
+class TableOptions(o.GroupingOptions, SelectingOptions, SourceOptions, o.OutputOptions):
+    """Options of commands whose result may be a table of methods."""
 
-    via: str
-
-
-source_options = o.chain(_via_option, o.attach_option)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TableOptions(SourceOptions, o.GroupingOptions, SelectingOptions):
-    """Options of those with groups: ``selecting_options`` and ``top_option``, too."""
-
-    top: int
-
-
-top_option = click.option(
-    "--top",
-    type=click.IntRange(1),
-    default=TOP,
-    show_default=True,
-    help="Rows of a table of methods or classes.",
-)
-
-sort_option = click.option(
-    "--sort",
-    type=click.Choice(SORTS),
-    default="total",
-    show_default=True,
-    help="Sort order of a table of methods.",
-)
+    top: int = option(
+        "--top",
+        after="attaches",
+        type=click.IntRange(1),
+        default=TOP,
+        help="Rows of a table of methods or classes.",
+    )
 
 
 def counting_session_of(

@@ -9,6 +9,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.report.units import format_count, span
 from rbtrace_py.session.stacks.event_cost import MOST_SHARE, EventCost
@@ -20,12 +21,34 @@ _NOT_WITH_ON = ("mode", "gil", "idle", "rate")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OnOptions(o.YesOption):
-    """``on_options``."""
+    """Options of commands that read stacks at events."""
 
-    on: str | None
-    every: int
-    weight: str | None
-    weight_unit: str | None
+    on: str | None = option(
+        "--on",
+        after="silent",
+        metavar="EVENT",
+        help="Read a stack at each EVENT instead: a probe, uprobe:LIB:SYMBOL,"
+        " tracepoint:CATEGORY:NAME or syscall:NAME.",
+    )
+    every: int = option(
+        "--every",
+        type=click.IntRange(1, 1 << 30),
+        default=1,
+        metavar="N",
+        help="With --on: only at each Nth event of a thread, which weighs N events.",
+    )
+    weight: str | None = option(
+        "--weight",
+        metavar="WEIGHT",
+        help="Weight of a stack. With --on: an integer argument of the event. With"
+        " `stacks --calls`: time (self time in ns, the default) or calls.",
+    )
+    weight_unit: str | None = option(
+        "--unit",
+        type=click.Choice(["bytes", "ns"]),
+        help="Unit of the argument that --weight names. Default: ns if its name ends in"
+        " _ns, else none.",
+    )
 
     @property
     def event(self) -> EventChoice | None:
@@ -34,37 +57,6 @@ class OnOptions(o.YesOption):
         return EventChoice(
             self.on, self.every, self.weight, self.confirm, self.yes, self.weight_unit
         )
-
-
-on_options = o.chain(
-    click.option(
-        "--on",
-        metavar="EVENT",
-        help="Read a stack at each EVENT instead: a probe, uprobe:LIB:SYMBOL,"
-        " tracepoint:CATEGORY:NAME or syscall:NAME.",
-    ),
-    click.option(
-        "--every",
-        type=click.IntRange(1, 1 << 30),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="With --on: only at each Nth event of a thread, which weighs N events.",
-    ),
-    click.option(
-        "--weight",
-        metavar="WEIGHT",
-        help="Weight of a stack. With --on: an integer argument of the event. With"
-        " `stacks --calls`: time (self time in ns, the default) or calls.",
-    ),
-    click.option(
-        "--unit",
-        "weight_unit",
-        type=click.Choice(["bytes", "ns"]),
-        help="Unit of the argument that --weight names. Default: ns if its name ends in"
-        " _ns, else none.",
-    ),
-)
 
 
 def check_on(options: OnOptions) -> None:

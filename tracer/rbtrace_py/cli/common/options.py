@@ -8,11 +8,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import click
 
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.parameter_types import Seconds
 from rbtrace_py.cli.common.session_start import READY_FD
 from rbtrace_py.cli.common.writable import WritableFile
@@ -29,79 +29,26 @@ if TYPE_CHECKING:
     from rbtrace_py.rubyvm.saved import SavedLayout
     from rbtrace_py.session.probes.query import ProbeOptions
 
-# What only commands with probes need is imported where it is: it is most of what
-# the others would start up with.
-# Nobody compares options or prints them, and making a class able to takes its time.
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-Options = TypeVar("Options")
-Result = TypeVar("Result")
-
-
-def chain(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    def decorate(function: Command) -> Command:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return decorate
-
-
-def typed(
-    options: Callable[..., Options],
-) -> Callable[[Callable[[Options], Result]], Callable[..., Result]]:
-    """Give a command all its options as one object."""
-
-    def decorate(function: Callable[[Options], Result]) -> Callable[..., Result]:
-        return update_wrapper(lambda **given: function(options(**given)), function)
-
-    return decorate
-
-
-filter_option = click.option(
-    "--filter",
-    "filter_",
-    metavar="EXPR",
-    help="Only matching events, e.g. 'id > 10 and sku == \"abc\"'.",
-)
-
-wait_option = click.option(
-    "--wait", is_flag=True, help="Wait for probes that do not exist yet."
-)
+# A command without probes does not import ProbeOptions: most of its start-up time would
+# go there. Making a class comparable and printable takes time too; options are neither.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class YesOption:
-    """``yes_option``."""
+    """``--yes``."""
 
-    yes: bool
+    yes: bool = option(
+        "--yes",
+        help="Skip confirmation, even for operations that can harm the process.",
+    )
 
     @property
     def confirm(self) -> Callable[[str], bool]:
         return (lambda text: True) if self.yes else _ask
 
 
-yes_option = click.option(
-    "--yes",
-    is_flag=True,
-    help="Skip confirmation, even for operations that can harm the process.",
-)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class LimitOptions:
-    """``limit_options``."""
-
-    duration: float | None
-    count: int | None
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(self.duration, self.count)
-
-
 def _keep_ready_fd(
-    context: click.Context, option: click.Parameter, number: int | None
+    context: click.Context, parameter: click.Parameter, number: int | None
 ) -> None:
     if number is not None:
         try:
@@ -113,17 +60,21 @@ def _keep_ready_fd(
     context.meta[READY_FD] = number
 
 
-limit_options = chain(
-    click.option(
+@dataclass(frozen=True, eq=False, repr=False)
+class LimitOptions:
+    """Options that end a session, and the report that it has begun."""
+
+    duration: float | None = option(
         "-d",
         "--duration",
         type=Seconds(),
         help="Stop after TIME (10, 500ms, 1h30m, 7d).",
-    ),
-    click.option(
+    )
+    count: int | None = option(
         "-n", "--count", type=click.IntRange(1), help="Stop after this many events."
-    ),
-    click.option(
+    )
+    # Not a field of options: click's context has the value.
+    ready_fd: ClassVar[None] = option(
         "--ready-fd",
         metavar="N",
         type=click.IntRange(3),
@@ -131,35 +82,39 @@ limit_options = chain(
         expose_value=False,
         callback=_keep_ready_fd,
         help="Write a line to file descriptor N, and close it, when tracing has begun.",
-    ),
-)
+    )
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.duration, self.count)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IntervalOptions(LimitOptions):
-    """``limit_options`` and ``interval_option``."""
+    """Limits, and ``--interval``."""
 
-    interval: float | None
+    interval: float | None = option(
+        "-i",
+        "--interval",
+        type=Seconds(),
+        help="Print a report every TIME, covering that interval.",
+    )
 
     @property
     def limits(self) -> Limits:
         return Limits(self.duration, self.count, self.interval)
 
 
-interval_option = click.option(
-    "-i",
-    "--interval",
-    type=Seconds(),
-    help="Print a report every TIME, covering that interval.",
-)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class EventOptions(YesOption, LimitOptions):
-    """Options of every command that asks probes."""
+    """Options of commands that attach to probes."""
 
-    filter_: str | None
-    wait: bool
+    filter_: str | None = option(
+        "--filter",
+        metavar="EXPR",
+        help="Only matching events, e.g. 'id > 10 and sku == \"abc\"'.",
+    )
+    wait: bool = option("--wait", help="Wait for probes that do not exist yet.")
 
     @property
     def probe_options(self) -> ProbeOptions:
@@ -172,18 +127,6 @@ class EventOptions(YesOption, LimitOptions):
             wait_seconds=self.duration,
             confirm=self.confirm,
         )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class GroupingOptions(EventOptions, IntervalOptions):
-    """``grouping_options``."""
-
-    by: str | None
-    max_keys: int
-
-    @property
-    def probe_options(self) -> ProbeOptions:
-        return replace(super().probe_options, by=self.by, max_keys=self.max_keys)
 
 
 class _KeyOption(click.Option):
@@ -210,100 +153,90 @@ class _KeyOption(click.Option):
         return super().handle_parse_result(ctx, {**opts, "by": keys[0]}, args)
 
 
-grouping_options = chain(
-    click.option(
-        "--by",
-        metavar="ARG",
-        cls=_KeyOption,
-        help="Group by an argument, pid or tid.",
-    ),
-    click.option(
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupingOptions(EventOptions, IntervalOptions):
+    """Options of commands that group events."""
+
+    by: str | None = option(
+        "--by", metavar="ARG", cls=_KeyOption, help="Group by an argument, pid or tid."
+    )
+    max_keys: int = option(
         "--max-keys",
         type=click.IntRange(1, 1_000_000),
         default=1000,
-        show_default=True,
         help="Groups to keep with --by; the rest is (other).",
-    ),
-    filter_option,
-    wait_option,
-    yes_option,
-    interval_option,
-    limit_options,
-)
-"""Of every command that ends with groups, in the order of --help."""
+    )
 
-rows_option = click.option(
-    "--rows",
-    type=click.IntRange(1),
-    help="Rows of a table of methods, at most; by default what fits on a terminal.",
-)
+    @property
+    def probe_options(self) -> ProbeOptions:
+        return replace(super().probe_options, by=self.by, max_keys=self.max_keys)
 
-summary_sort_option = click.option(
-    "--sort",
-    type=click.Choice(["self", "total"]),
-    default="self",
-    show_default=True,
-    help="Sort order of a table of methods.",
-)
 
-unit_option = click.option(
-    "--unit",
-    type=click.Choice(["auto", "ns", "us", "ms", "s"]),
-    default="auto",
-    show_default=True,
-    help="Time unit.",
-)
+def rows_option(after: str = "") -> Any:
+    return option(
+        "--rows",
+        after=after,
+        type=click.IntRange(1),
+        help="Rows of a table of methods, at most; by default what fits on a terminal.",
+    )
 
-scale_option = click.option(
-    "--scale",
-    type=click.Choice(["auto", "linear", "log"]),
-    default="auto",
-    show_default=True,
-    help="Rows of a histogram: equal steps or doublings.",
-)
 
-pause_options = chain(
-    click.option(
-        "--pause", is_flag=True, help="Pause the target while its stacks are read."
-    ),
-    click.option(
-        "--nonblocking",
-        is_flag=True,
-        hidden=True,
-        help="The default; accepted for py-spy and rbspy users.",
-    ),
-)
+def unit_option(after: str) -> Any:
+    return option(
+        "--unit",
+        after=after,
+        type=click.Choice(["auto", "ns", "us", "ms", "s"]),
+        default="auto",
+        help="Time unit.",
+    )
 
-idle_option = click.option(
-    "--idle/--no-idle",
-    default=None,
-    help="Include idle threads, which wait for work; --no-idle leaves out every"
-    " sleeping thread.",
-)
 
-ruby_version_option = click.option(
-    "--ruby-version",
-    "--force-version",
-    "ruby_version",
-    metavar="VERSION",
-    help="Use the layout of this Ruby version, whatever the process reports.",
-)
+def scale_option(after: str = "") -> Any:
+    return option(
+        "--scale",
+        after=after,
+        type=click.Choice(["auto", "linear", "log"]),
+        default="auto",
+        help="Rows of a histogram: equal steps or doublings.",
+    )
 
-layout_option = click.option(
-    "--layout",
-    "saved_layout",
-    metavar="FILE",
-    type=click.Path(dir_okay=False),
-    help="Offsets saved by `layout --save`, for a stripped build.",
-)
+
+def idle_option() -> Any:
+    return option(
+        "--idle/--no-idle",
+        default=None,
+        help="Include idle threads, which wait for work; --no-idle leaves out every"
+        " sleeping thread.",
+    )
+
+
+def saved_layout_option() -> Any:
+    return option(
+        "--layout",
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="Offsets saved by `layout --save`, for a stripped build.",
+    )
+
+
+def rbtrace_times_option() -> Any:
+    return option(
+        "--rbtrace-times",
+        help="Print durations as rbtrace does, in seconds: <0.001240>, not <1.24 ms>.",
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RubyOptions:
-    """``ruby_version_option`` and ``layout_option``."""
+    """Options for the layout of Ruby's structures."""
 
-    ruby_version: str | None
-    saved_layout: str | None
+    ruby_version: str | None = option(
+        "--ruby-version",
+        "--force-version",
+        metavar="VERSION",
+        help="Use the layout of this Ruby version, whatever the process reports.",
+    )
+    saved_layout: str | None = saved_layout_option()
 
     def read_layout(self) -> SavedLayout | None:
         """Read the file of --layout; raises UsageError."""
@@ -321,10 +254,14 @@ class RubyOptions:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StackOptions(RubyOptions):
-    """Options of every command that reads stacks: ``pause_options``, too."""
+    """Options of commands that read stacks."""
 
-    pause: bool
-    nonblocking: bool
+    pause: bool = option("--pause", help="Pause the target while its stacks are read.")
+    nonblocking: bool = option(
+        "--nonblocking",
+        hidden=True,
+        help="The default; accepted for py-spy and rbspy users.",
+    )
 
     def check_nonblocking(self) -> None:
         if self.nonblocking and self.pause:
@@ -337,24 +274,24 @@ def _is_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> boo
 
 @dataclass(frozen=True, eq=False, repr=False)
 class JsonOption:
-    """``json_option``."""
+    """``--json``."""
 
-    as_json: bool
-
-
-json_option = click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    callback=_is_json,
-    help="Print JSON (docs/formats).",
-)
+    as_json: bool = option(
+        "--json", callback=_is_json, help="Print JSON (docs/formats)."
+    )
 
 
-_OUTPUT_HELP = (
-    "Write to FILE instead of standard output. Its extension selects the format"
-    " unless an option does: .json; for stacks also .svg, .pb.gz, .folded, .rbrec."
-)
+def output_option(after: str = "", **attributes: Any) -> Any:
+    return option(
+        "-o",
+        "--output",
+        after=after,
+        type=WritableFile(),
+        help="Write to FILE instead of standard output. Its extension selects the"
+        " format unless an option does: .json; for stacks also .svg, .pb.gz, .folded,"
+        " .rbrec.",
+        **attributes,
+    )
 
 
 def _text_file(
@@ -366,23 +303,10 @@ def _text_file(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OutputOptions(JsonOption):
-    """``output_options``."""
+    """Options of commands that write text or JSON."""
 
-    output: str | None
-
-
-output_options = chain(
-    json_option,
-    click.option(
-        "-o",
-        "--output",
-        type=WritableFile(),
-        is_eager=True,  # --json is told by its name
-        callback=_text_file,
-        help=_OUTPUT_HELP,
-    ),
-)
-"""Of commands that write text or JSON."""
+    # Eager, because _is_json reads the file's name.
+    output: str | None = output_option("as_json", is_eager=True, callback=_text_file)
 
 
 def _calls_file(
@@ -391,56 +315,40 @@ def _calls_file(
     return value if is_recording_file(value) else _text_file(ctx, parameter, value)
 
 
-calls_output_option = click.option(
-    "-o",
-    "--output",
-    type=WritableFile(),
-    is_eager=True,
-    callback=_calls_file,
-    help=_OUTPUT_HELP,
-)
+def calls_output_option() -> Any:
+    return output_option(is_eager=True, callback=_calls_file)
 
-report_output_option = click.option(
-    "-o",
-    "--output",
-    type=WritableFile(),
-    help=_OUTPUT_HELP,
-)
-"""Of commands that have --format."""
 
-rbtrace_times_option = click.option(
-    "--rbtrace-times",
-    is_flag=True,
-    help="Print durations as rbtrace does, in seconds: <0.001240>, not <1.24 ms>.",
-)
+class MayAttach(Protocol):
+    """Options with ``--attach`` and ``--yes``."""
+
+    @property
+    def attaches(self) -> bool: ...
+
+    @property
+    def confirm(self) -> Callable[[str], bool]: ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttachOption(YesOption):
-    """``attach_option`` and ``yes_option``."""
+class AttachOption:
+    """``--attach``."""
 
-    attaches: bool
-
-
-attach_option = click.option(
-    "--attach",
-    "attaches",
-    is_flag=True,
-    help="Load the agent if the process lacks it (see `attach --help`).",
-)
+    attaches: bool = option(
+        "--attach", help="Load the agent if the process lacks it (see `attach --help`)."
+    )
 
 
-def time_limit_option(default: float, most: float) -> Callable[[Command], Command]:
-    """``--timeout`` of what runs in the process; in seconds."""
+def time_limit_option(default: float, most: float, after: str = "") -> Any:
+    """Return a field for ``--timeout``: seconds that code in the process may take."""
 
     def check(ctx: click.Context, parameter: click.Parameter, value: float) -> float:
         if value > most:
             raise click.BadParameter(f"at most {most:g} s", ctx, parameter)
         return value
 
-    return click.option(
+    return option(
         "--timeout",
-        "time_limit",
+        after=after,
         type=Seconds(),
         default=default,
         show_default=f"{default:g}s",

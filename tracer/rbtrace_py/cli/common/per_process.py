@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rbtrace_py.cli.common.messages import say, show_error
-from rbtrace_py.cli.common.options import AttachOption, OutputOptions
+from rbtrace_py.cli.common.options import (
+    AttachOption,
+    MayAttach,
+    OutputOptions,
+    YesOption,
+)
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
@@ -23,8 +28,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AgentReportOptions(AttachOption, OutputOptions):
-    """Options of every command that ``show``s."""
+class AgentReportOptions(AttachOption, YesOption, OutputOptions):
+    """Options of commands that ``show`` the agents' answers."""
 
 
 def check_words(
@@ -37,7 +42,7 @@ def check_words(
         raise UsageError(f"too many arguments: {words[most]!r}", hint)
 
 
-def with_agent(targets: Targets, options: AttachOption | None = None) -> list[Process]:
+def with_agent(targets: Targets, options: MayAttach | None = None) -> list[Process]:
     """The targets that live; with ``--attach`` each has the agent then.
 
     Of children those are left out that cannot have it.
@@ -81,7 +86,7 @@ def each(
     targets: Targets,
     words: tuple[str, ...],
     work: Callable[[Process], None],
-    options: AttachOption | None = None,
+    options: MayAttach | None = None,
 ) -> int:
     """Do ``work`` with every target, also after one with which that failed.
 

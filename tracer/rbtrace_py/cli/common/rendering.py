@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeVar
@@ -16,7 +16,8 @@ from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.cli.common.messages import say_note, say_wrote
-from rbtrace_py.cli.common.options import chain
+from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.options import idle_option, output_option, rows_option
 from rbtrace_py.cli.common.output import STANDARD_OUTPUT, cannot_write, create_bytes
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import RbtraceError, UsageError
@@ -26,9 +27,6 @@ from rbtrace_py.report.formats import FORMATS, Format
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.weights import idle_text
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 _ALIASES = {
     "raw": "folded",
@@ -48,31 +46,42 @@ class FormatChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
         return super().convert(_ALIASES.get(value, value), param, ctx)
 
 
-format_option = click.option(
-    "--format",
-    "format_",
-    type=FormatChoice(list(FORMATS)),
-    metavar="FORMAT",
-    help=f"{', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]};"
-    " by default from the extension of -o.",
-)
-"""``settled`` settles it."""
+@dataclass(frozen=True, eq=False, repr=False)
+class ReportOutputOption:
+    """``-o`` of commands that have ``--format``."""
+
+    output: str | None = output_option()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ReportingOptions:
+class ReportingOptions(ReportOutputOption):
     """Options for the look and place of a report."""
 
-    format_: str | None
-    lines: bool
-    threads: bool
-    states: bool
-    reverse: bool
-    title: str
-    rows: int | None
-    sort: str
-    idle: bool | None
-    output: str | None
+    # ``settled`` settles it.
+    format_: str | None = option(
+        "--format",
+        type=FormatChoice(list(FORMATS)),
+        metavar="FORMAT",
+        help=f"{', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]};"
+        " by default from the extension of -o.",
+    )
+    lines: bool = option("--lines", help="Separate the lines of a method.")
+    threads: bool = option("--threads", help="Separate threads.")
+    states: bool = option(
+        "--states", help="Separate the states running, runnable, waiting and sleeping."
+    )
+    idle: bool | None = idle_option()
+    reverse: bool = option("--reverse", help="Put the innermost frame first.")
+    rows: int | None = rows_option()
+    sort: str = option(
+        "--sort",
+        type=click.Choice(["self", "total"]),
+        default="self",
+        help="Sort order of a table of methods.",
+    )
+    title: str = option(
+        "--title", default="", show_default=False, help="Title of the report."
+    )
 
     @property
     def format(self) -> Format:
@@ -119,21 +128,6 @@ def check_separate(options: ReportingOptions) -> None:
             "--threads and --states separate stacks, but a summary has none",
             "Use --format folded, or select in report with --thread and --state",
         )
-
-
-separate_options = chain(
-    click.option("--lines", is_flag=True, help="Separate the lines of a method."),
-    click.option("--threads", is_flag=True, help="Separate threads."),
-    click.option(
-        "--states",
-        is_flag=True,
-        help="Separate the states running, runnable, waiting and sleeping.",
-    ),
-)
-reverse_option = click.option(
-    "--reverse", is_flag=True, help="Put the innermost frame first."
-)
-title_option = click.option("--title", default="", help="Title of the report.")
 
 
 def render(

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.on_events import CostNote, check_cost
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import is_pipe
 from rbtrace_py.cli.common.session_start import attached, say_ended, where
 from rbtrace_py.cli.common.stop import Stop
@@ -39,22 +40,57 @@ from rbtrace_py.session.stacks.sampling_options import (
 from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
 
-Command = TypeVar("Command", bound=Callable[..., object])
 _MODES = [mode for mode in SamplingMode if mode is not SamplingMode.EVENT]
 """What --mode takes; --on is the other."""
 
 
+def rate_option() -> Any:
+    return option(
+        "-r",
+        "--rate",
+        type=click.FloatRange(0, MAX_RATE, min_open=True),
+        default=99.0,
+        help="Samples per second.",
+    )
+
+
+def mode_option(default: str, after: str = "") -> Any:
+    return option(
+        "--mode",
+        after=after,
+        type=click.Choice([mode.value for mode in _MODES]),
+        default=default,
+        help="Sample threads on CPU, all threads with their states, threads that"
+        " leave the CPU and for how long, or threads that hold the GVL.",
+    )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class SampleOptions(o.StackOptions, o.LimitOptions):
-    """``sampling_options``, and limits."""
+    """Options of commands that sample, and limits."""
 
-    rate: float
-    mode: str
-    gil: bool
-    idle: bool | None
-    engine: str
-    kernel: bool
-    min_us: float
+    rate: float = rate_option()
+    mode: str = mode_option("cpu")
+    min_us: float = option(
+        "--min-us",
+        type=click.FloatRange(0),
+        default=0.0,
+        show_default=False,
+        metavar="US",
+        help="With --mode offcpu: leave out shorter times off the CPU.",
+    )
+    engine: str = option(
+        "--engine",
+        type=click.Choice([engine.value for engine in EngineChoice]),
+        default=EngineChoice.AUTO.value,
+        help="What reads the stacks: a BPF program in the kernel, or this process"
+        " from the target's memory.",
+    )
+    kernel: bool = option(
+        "--kernel", help="Add the kernel's frames, marked _[k]. Needs the BPF engine."
+    )
+    gil: bool = option("--gil", hidden=True, help="py-spy's --mode gvl.")
+    idle: bool | None = o.idle_option()
 
     @property
     def is_silent(self) -> bool:
@@ -107,85 +143,29 @@ _SECOND_NS = 1_000_000_000
 Sampled = TypeVar("Sampled", bound=SampleOptions)
 
 
-rate_option = click.option(
-    "-r",
-    "--rate",
-    type=click.FloatRange(0, MAX_RATE, min_open=True),
-    default=99.0,
-    show_default=True,
-    help="Samples per second.",
-)
-
-
 def is_given(option: str) -> bool:
     """Was an option of the current command given, or is it its default?"""
     source = click.get_current_context().get_parameter_source(option)
     return source is not click.core.ParameterSource.DEFAULT
 
 
-def sampling_options(mode: str) -> Callable[[Command], Command]:
-    """Options of every command that samples; ``mode`` is the default one."""
-    return o.chain(
-        rate_option,
-        click.option(
-            "--mode",
-            type=click.Choice([mode.value for mode in _MODES]),
-            default=mode,
-            show_default=True,
-            help="Sample threads on CPU, all threads with their states, threads that"
-            " leave the CPU and for how long, or threads that hold the GVL.",
-        ),
-        click.option(
-            "--min-us",
-            type=click.FloatRange(0),
-            default=0.0,
-            metavar="US",
-            help="With --mode offcpu: leave out shorter times off the CPU.",
-        ),
-        click.option(
-            "--engine",
-            type=click.Choice([engine.value for engine in EngineChoice]),
-            default=EngineChoice.AUTO.value,
-            show_default=True,
-            help="What reads the stacks: a BPF program in the kernel, or this process"
-            " from the target's memory.",
-        ),
-        click.option(
-            "--kernel",
-            is_flag=True,
-            help="Add the kernel's frames, marked _[k]. Needs the BPF engine.",
-        ),
-        click.option("--gil", is_flag=True, hidden=True, help="py-spy's --mode gvl."),
-        o.idle_option,
-        o.pause_options,
-        o.ruby_version_option,
-        o.layout_option,
-    )
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class LossOptions(SampleOptions):
-    """``loss_options``, too."""
+    """Options of commands that report how many samples failed."""
 
-    max_loss: float
-    silent: bool
+    max_loss: float = option(
+        "--max-loss",
+        after="ready_fd",
+        type=click.FloatRange(0, 100),
+        default=5.0,
+        metavar="PERCENT",
+        help="Exit with 5 if more than this share of samples failed.",
+    )
+    silent: bool = option("--silent", help="Hide progress and the final summary.")
 
     @property
     def is_silent(self) -> bool:
         return self.silent
-
-
-loss_options = o.chain(
-    click.option(
-        "--max-loss",
-        type=click.FloatRange(0, 100),
-        default=5.0,
-        show_default=True,
-        metavar="PERCENT",
-        help="Exit with 5 if more than this share of samples failed.",
-    ),
-    click.option("--silent", is_flag=True, help="Hide progress and the final summary."),
-)
 
 
 def settled(options: Sampled) -> Sampled:

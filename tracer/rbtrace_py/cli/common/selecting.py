@@ -4,41 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import click
-
-from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.options import MayAttach
 from rbtrace_py.errors import UsageError
 from rbtrace_py.session.targets.targets import Targets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SelectingOptions:
-    """``selecting_options``."""
+    """Options that select methods."""
 
-    selectors: tuple[str, ...]
-    c_calls: bool
-
-
-selecting_options = o.chain(
-    click.option(
+    selectors: tuple[str, ...] = option(
         "-m",
         "--method",
-        "selectors",
-        multiple=True,
         metavar="SELECTOR",
         help="Only matching methods: total, Order#total, Order.find, Order#, Order.;"
         " repeatable.",
-    ),
-    click.option(
+    )
+    c_calls: bool = option(
         "--c-calls",
-        is_flag=True,
         help="Include methods written in C; the process stays slower afterwards.",
-    ),
-)
+    )
 
 
-def attach_first(targets: Targets, options: o.AttachOption) -> None:
-    """With ``--attach`` every target has an agent then."""
+def attach_first(targets: Targets, options: MayAttach) -> None:
+    """Load the agent into all targets if ``--attach`` is given."""
     if not options.attaches:
         return
     if targets.command is not None:

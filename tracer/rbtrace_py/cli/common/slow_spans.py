@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rbtrace_py.cli.common import method_events as m
-from rbtrace_py.cli.common import options as o
+from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.parameter_types import Milliseconds
 from rbtrace_py.cli.common.sampling import is_given, rate_option
 from rbtrace_py.cli.common.writable import WritableFile
@@ -29,13 +29,40 @@ _MOST_EXEMPLARS = 1000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SlowSpanOptions(m.TableOptions):
-    """``slow_options``."""
+    """Options of ``latency --slower-than``."""
 
-    slower_than: float | None
-    stacks: str | None
-    exemplars: int
-    timeline: str | None
-    rate: float
+    slower_than: float | None = option(
+        "--slower-than",
+        after="top",
+        type=Milliseconds(),
+        metavar="MS",
+        help="Also look into the spans that take at least MS milliseconds (50, 50ms,"
+        " 0.05s): where their time goes, on CPU and off. Needs root.",
+    )
+    stacks: str | None = option(
+        "--stacks",
+        type=WritableFile(),
+        metavar="FILE",
+        help="With --slower-than: write the stacks of the slow spans, weighted by time,"
+        " to FILE: .svg is a flame graph; .json, .pb.gz, .callgrind, .folded as in"
+        " `stacks`.",
+    )
+    exemplars: int = option(
+        "--exemplars",
+        type=click.IntRange(0, _MOST_EXEMPLARS),
+        metavar="N",
+        default=_EXEMPLARS,
+        help="With --slower-than: show the N slowest spans, their arguments and where"
+        " their time went.",
+    )
+    timeline: str | None = option(
+        "--timeline",
+        type=WritableFile(),
+        metavar="FILE",
+        help="With --slower-than: write what these spans did when, as a trace for"
+        " ui.perfetto.dev, to FILE.",
+    )
+    rate: float = rate_option()
 
     @property
     def slow(self) -> SlowOptions | None:
@@ -81,42 +108,6 @@ def _check_format(path: str) -> None:
         raise UsageError(f"--stacks {path}: no format has this extension", hint)
     if found == RECORDING:
         raise UsageError(f"--stacks {path}: it cannot be {described(found)}", hint)
-
-
-slow_options = o.chain(
-    click.option(
-        "--slower-than",
-        type=Milliseconds(),
-        metavar="MS",
-        help="Also look into the spans that take at least MS milliseconds (50, 50ms,"
-        " 0.05s): where their time goes, on CPU and off. Needs root.",
-    ),
-    click.option(
-        "--stacks",
-        type=WritableFile(),
-        metavar="FILE",
-        help="With --slower-than: write the stacks of the slow spans, weighted by time,"
-        " to FILE: .svg is a flame graph; .json, .pb.gz, .callgrind, .folded as in"
-        " `stacks`.",
-    ),
-    click.option(
-        "--exemplars",
-        type=click.IntRange(0, _MOST_EXEMPLARS),
-        metavar="N",
-        default=_EXEMPLARS,
-        show_default=True,
-        help="With --slower-than: show the N slowest spans, their arguments and where"
-        " their time went.",
-    ),
-    click.option(
-        "--timeline",
-        type=WritableFile(),
-        metavar="FILE",
-        help="With --slower-than: write what these spans did when, as a trace for"
-        " ui.perfetto.dev, to FILE.",
-    ),
-    rate_option,
-)
 
 
 def slow_session(

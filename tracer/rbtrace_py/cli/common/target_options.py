@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rbtrace_py.cli.common.messages import say
-from rbtrace_py.cli.common.options import chain
+from rbtrace_py.cli.common.option_fields import argument, option, parameters
 from rbtrace_py.cli.common.pid_completion import complete_pid
 from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux import stop_signal
@@ -36,36 +36,29 @@ _SIGNALLED = 128
 _PIDS = re.compile(r"\d+(,\d+)*")
 
 
+def ps_option() -> Any:
+    return option(
+        "--ps",
+        metavar="REGEX",
+        help="Target the process whose command line matches, instead of PID. Prefers"
+        " Ruby processes; asks if several match.",
+    )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class TargetOptions:
-    """``target_options``, and the words of the command."""
+    """The words of a command, and options that name its targets."""
 
-    words: tuple[str, ...]
-    pid_words: tuple[str, ...]
-    ps: str | None
-    subprocesses: bool
-
-
-ps_option = click.option(
-    "--ps",
-    metavar="REGEX",
-    help="Target the process whose command line matches, instead of PID. Prefers"
-    " Ruby processes; asks if several match.",
-)
-
-target_options = chain(
-    click.option(
+    words: tuple[str, ...] = argument(nargs=-1, shell_complete=complete_pid)
+    pid_words: tuple[str, ...] = option(
         "-p",
         "--pid",
-        "pid_words",
         metavar="PID[,PID]",
-        multiple=True,
         shell_complete=complete_pid,
         help="Same as PID.",
-    ),
-    ps_option,
-    click.option("--subprocesses", is_flag=True, help="Include child processes."),
-)
+    )
+    ps: str | None = ps_option()
+    subprocesses: bool = option("--subprocesses", help="Include child processes.")
 
 
 class _Sayer(logging.Handler):
@@ -112,10 +105,8 @@ def takes(
                 code = function(targets, rest, options(**given))
                 return code or _command_status(targets)
 
-        argument = click.argument(
-            "words", nargs=-1, metavar=words_metavar, shell_complete=complete_pid
-        )
-        return argument(target_options(update_wrapper(wrapper, function)))
+        words = parameters(TargetOptions, words={"metavar": words_metavar})
+        return words(parameters(options)(update_wrapper(wrapper, function)))
 
     return decorate
 

@@ -1,0 +1,113 @@
+"""Options as fields of dataclasses: one declaration for click and for type checks.
+
+A command's dataclass inherits the groups of options that it shares with others. In
+--help its own options come first, then those of its bases, in Python's method
+resolution order; ``after`` moves options elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from functools import update_wrapper
+from inspect import get_annotations
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Options = TypeVar("Options")
+Result = TypeVar("Result")
+
+
+_IMPLIED = {
+    "bool": {"is_flag": True},
+    "tuple[int, ...]": {"multiple": True},
+    "tuple[str, ...]": {"multiple": True},
+}
+"""Keyword arguments of ``click.option`` that the type of a field implies."""
+
+
+def option(*names: str, after: str = "", **attributes: Any) -> Any:
+    """Return a dataclass field that is an option of the command line.
+
+    The field's name becomes the name of click's parameter. A bool is a flag, a tuple
+    is repeatable, and a default is shown in --help.
+
+    Args:
+        names: Names on the command line, such as ``-d`` and ``--duration``.
+        after: Name of the field that precedes this field, and those below it in its
+            class, in --help.
+        **attributes: Keyword arguments of ``click.option``.
+    """
+    if attributes.get("default") is not None:
+        attributes.setdefault("show_default", True)
+
+    def make(name: str, kind: str, **more: Any) -> Callable[[Command], Command]:
+        implied = _IMPLIED.get(kind, {})
+        return click.option(*names, name, **{**implied, **attributes, **more})
+
+    return field(metadata={"make": make, "after": after})
+
+
+def argument(**attributes: Any) -> Any:
+    """Return a dataclass field for arguments; takes those of ``click.argument``."""
+
+    def make(name: str, kind: str, **more: Any) -> Callable[[Command], Command]:
+        return click.argument(name, **attributes, **more)
+
+    return field(metadata={"make": make, "after": ""})
+
+
+def parameters(options: Any, **changes: dict[str, Any]) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command the options of a dataclass.
+
+    Args:
+        options: The dataclass.
+        **changes: Keyword arguments for click to add to those of a field.
+    """
+
+    def decorate(function: Command) -> Command:
+        for name in reversed(_in_order(options)):
+            each = options.__dataclass_fields__[name]
+            more = changes.get(name, {})
+            function = each.metadata["make"](name, each.type, **more)(function)
+        return function
+
+    return decorate
+
+
+def _in_order(options: Any) -> list[str]:
+    """Return the names of fields in the order of --help."""
+    order: list[str] = []
+    moved: list[list[str]] = []
+    seen: set[str] = set()
+    for each in options.__mro__:
+        run = order
+        for name in get_annotations(each):
+            after = options.__dataclass_fields__[name].metadata["after"]
+            if name in seen:
+                continue
+            if after:
+                run = [after]
+                moved.append(run)
+            run.append(name)
+            seen.add(name)
+    for after, *run in reversed(moved):
+        at = order.index(after) + 1
+        order[at:at] = run
+    return order
+
+
+def typed(
+    options: Callable[..., Options],
+) -> Callable[[Callable[[Options], Result]], Callable[..., Result]]:
+    """Give a command its options as one object."""
+
+    def decorate(function: Callable[[Options], Result]) -> Callable[..., Result]:
+        def wrapper(**given: Any) -> Result:
+            return function(options(**given))
+
+        return parameters(options)(update_wrapper(wrapper, function))
+
+    return decorate
