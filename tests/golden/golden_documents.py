@@ -30,24 +30,24 @@ from rbtrace_py.model.probes import (
 from rbtrace_py.model.process_state import Evaluated, MemoryUse, Raised, ThreadBacktrace
 from rbtrace_py.model.stacks import SampleFlags, ThreadState
 from rbtrace_py.model.vm_layout import Offset, VmDescription
-from rbtrace_py.report.json.results import (
-    Document,
-    doctor_document,
-    document,
-    event_document,
-    probes_document,
-    trace_end_document,
-)
-from rbtrace_py.report.terminal.attach import attached_document, detached_document
-from rbtrace_py.report.terminal.calls import call_document, calls_end_document
-from rbtrace_py.report.terminal.dump import dump_document
-from rbtrace_py.report.terminal.inside import (
+from rbtrace_py.report.json.calls import call_document, calls_end_document
+from rbtrace_py.report.json.dump import dump_document
+from rbtrace_py.report.json.inside import (
+    attached_document,
     backtraces_document,
+    detached_document,
     eval_document,
     fork_document,
     memory_document,
 )
-from rbtrace_py.report.terminal.layout import layout_document
+from rbtrace_py.report.json.results import document
+from rbtrace_py.report.json.serializer import Document
+from rbtrace_py.report.json.setup import (
+    doctor_document,
+    layout_document,
+    probes_document,
+)
+from rbtrace_py.report.json.trace import event_document, trace_end_document
 from sample_makers import MAIN, OTHER_PROCESS, START, WORKER, stack
 
 SERIES = "shop:checkout"

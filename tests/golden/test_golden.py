@@ -23,7 +23,7 @@ from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.cli.main import main
 from rbtrace_py.report.exchange.hlog import HlogWriter
-from rbtrace_py.report.json.results import dumps
+from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.rubyvm.layouts import layout_from, table_for
 from rbtrace_py.rubyvm.saved import write_saved
 from sample_makers import START

@@ -22,7 +22,8 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.formats import FORMATS
-from rbtrace_py.report.json.results import document, dumps
+from rbtrace_py.report.json.results import document
+from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.report.style import PLAIN
 from rbtrace_py.report.terminal.results import (
     count_report,

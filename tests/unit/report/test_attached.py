@@ -5,13 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from rbtrace_py.model.attach import AttachResult, Cost, Detached
+from rbtrace_py.report.json.inside import attached_document, detached_document
 from rbtrace_py.report.style import PLAIN
-from rbtrace_py.report.terminal.attach import (
-    attached_document,
-    attached_lines,
-    detached_document,
-    detached_lines,
-)
+from rbtrace_py.report.terminal.attach import attached_lines, detached_lines
 
 COST = Cost(
     attempts=1, stopped_ns=1_120_000, longest_ns=1_120_000, answer_ns=61 * 10**6

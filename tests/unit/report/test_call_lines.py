@@ -14,8 +14,9 @@ from rbtrace_py.model.calls import (
     CallRecord,
     MethodKind,
 )
+from rbtrace_py.report.json.calls import call_document
 from rbtrace_py.report.style import ASCII, PLAIN, Style
-from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
+from rbtrace_py.report.terminal.calls import CallLines, CallsForm
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
 STACK, PLACE, THREAD = 11, 12, 13

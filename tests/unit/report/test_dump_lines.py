@@ -8,8 +8,9 @@ import pytest
 
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
 from rbtrace_py.model.stacks import SampleFlags, ThreadState
+from rbtrace_py.report.json.dump import dump_document
 from rbtrace_py.report.style import PLAIN, Style
-from rbtrace_py.report.terminal.dump import dump_document, dump_lines
+from rbtrace_py.report.terminal.dump import dump_lines
 from sample_makers import MAIN, OTHER_PROCESS, WORKER, stack
 
 PATH = f"/srv/{'shop/' * 12}till.rb"

@@ -9,7 +9,7 @@ from pathlib import Path
 TERMINAL = "doctor events histogram histogram_rows notes probes results tables".split()  # noqa: SIM905
 MODULES = [
     "exchange.hlog",
-    "json.results",
+    *(f"json.{name}" for name in ("results", "setup", "trace")),
     *(f"terminal.{name}" for name in TERMINAL),
 ]
 SLOW = ("hdrh", "difflib", "rich", "click", "textwrap.", "ctypes")

@@ -24,15 +24,10 @@ from rbtrace_py.model.probes import (
     ProbeRole,
     Site,
 )
-from rbtrace_py.report.json.results import (
-    Document,
-    doctor_document,
-    document,
-    dumps,
-    event_document,
-    probes_document,
-    trace_end_document,
-)
+from rbtrace_py.report.json.results import document
+from rbtrace_py.report.json.serializer import Document, dumps
+from rbtrace_py.report.json.setup import doctor_document, probes_document
+from rbtrace_py.report.json.trace import event_document, trace_end_document
 from rbtrace_py.report.terminal.notes import _SENTENCES, LOSSES
 
 PAGES = Path(__file__).parents[3] / "docs" / "formats"

@@ -24,7 +24,8 @@ from rbtrace_py.aggregate.result_files import read_result
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.report.exchange.hlog import HlogWriter
-from rbtrace_py.report.json.results import document, dumps
+from rbtrace_py.report.json.results import document
+from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.style import ASCII, PLAIN, Style
 from rbtrace_py.report.terminal.result_diff import result_diff_lines

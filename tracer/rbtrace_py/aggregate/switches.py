@@ -192,6 +192,11 @@ class CpuTimes:
         """End all that goes on."""
         self._add(self._states.end(time))
 
+    def by_running_time(self) -> list[tuple[Thread, ThreadTimes]]:
+        """Return the threads and their times, longest running time first."""
+        found = self.threads.items()
+        return sorted(found, key=lambda each: (-each[1].ns[State.RUNNING], each[0]))
+
     def _add(self, spans: Iterable[Span]) -> None:
         for span in spans:
             self.threads[span.thread].ns[span.state] += span.end - span.start

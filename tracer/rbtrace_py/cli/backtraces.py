@@ -11,7 +11,8 @@ from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, s
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import ThreadBacktrace
-from rbtrace_py.report.terminal.inside import backtrace_lines, backtraces_document
+from rbtrace_py.report.json.inside import backtraces_document
+from rbtrace_py.report.terminal.inside import backtrace_lines
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 

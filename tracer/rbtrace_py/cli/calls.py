@@ -37,8 +37,8 @@ from rbtrace_py.cli.common.ticker import Ticker
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.file_formats import is_recording_file
+from rbtrace_py.report.json.calls import calls_end_document
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.calls import calls_end_document
 from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.report.units import format_count
 from rbtrace_py.session.drive import Session, drive

@@ -12,8 +12,9 @@ from rbtrace_py.cli.common.per_process import each
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
-from rbtrace_py.report.json.results import dumps
-from rbtrace_py.report.terminal.attach import detached_document, detached_lines
+from rbtrace_py.report.json.inside import detached_document
+from rbtrace_py.report.json.serializer import dumps
+from rbtrace_py.report.terminal.attach import detached_lines
 from rbtrace_py.session.inside import attach
 from rbtrace_py.session.targets.targets import Targets
 

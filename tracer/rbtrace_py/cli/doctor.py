@@ -13,7 +13,8 @@ from rbtrace_py.cli.common.pid_completion import complete_pid
 from rbtrace_py.cli.common.target_options import choose_pids, ps_option
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.checks import CheckStatus
-from rbtrace_py.report.json.results import doctor_document, dumps
+from rbtrace_py.report.json.serializer import dumps
+from rbtrace_py.report.json.setup import doctor_document
 from rbtrace_py.report.terminal.doctor import doctor_lines
 from rbtrace_py.session.doctor import checks
 from rbtrace_py.session.targets.targets import parse_pids

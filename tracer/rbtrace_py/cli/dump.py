@@ -19,8 +19,9 @@ from rbtrace_py.cli.common.target_options import (
 )
 from rbtrace_py.errors import NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.model.dump import Dump
-from rbtrace_py.report.json.results import dumps
-from rbtrace_py.report.terminal.dump import dump_document, dump_lines
+from rbtrace_py.report.json.dump import dump_document
+from rbtrace_py.report.json.serializer import dumps
+from rbtrace_py.report.terminal.dump import dump_lines
 from rbtrace_py.session.stacks.cores import CoreOptions, dump_core, parse_symbol
 from rbtrace_py.session.stacks.dump import DumpOptions, dump
 from rbtrace_py.session.targets.targets import Targets

@@ -18,14 +18,10 @@ from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import Evaluated, Raised
-from rbtrace_py.report.json.results import dumps
+from rbtrace_py.report.json.inside import eval_document
+from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.inside import (
-    eval_document,
-    raised_lines,
-    shown,
-    value_lines,
-)
+from rbtrace_py.report.terminal.inside import raised_lines, shown, value_lines
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 

@@ -13,8 +13,9 @@ from rbtrace_py.cli.common.per_process import each
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
-from rbtrace_py.report.json.results import dumps
-from rbtrace_py.report.terminal.inside import fork_document, fork_lines
+from rbtrace_py.report.json.inside import fork_document
+from rbtrace_py.report.json.serializer import dumps
+from rbtrace_py.report.terminal.inside import fork_lines
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 

@@ -12,8 +12,9 @@ from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
-from rbtrace_py.report.json.results import dumps
-from rbtrace_py.report.terminal.layout import layout_document, layout_lines
+from rbtrace_py.report.json.serializer import dumps
+from rbtrace_py.report.json.setup import layout_document
+from rbtrace_py.report.terminal.layout import layout_lines
 from rbtrace_py.session.stacks.layout import (
     SOURCES_BY_NAME,
     LayoutOptions,

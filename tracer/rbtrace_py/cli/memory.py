@@ -10,7 +10,8 @@ from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, s
 from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import MemoryUse
-from rbtrace_py.report.terminal.inside import memory_document, memory_lines
+from rbtrace_py.report.json.inside import memory_document
+from rbtrace_py.report.terminal.inside import memory_lines
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 

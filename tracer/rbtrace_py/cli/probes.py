@@ -8,7 +8,8 @@ from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.target_options import takes
-from rbtrace_py.report.json.results import dumps, probes_document
+from rbtrace_py.report.json.serializer import dumps
+from rbtrace_py.report.json.setup import probes_document
 from rbtrace_py.report.terminal.probes import probe_lines
 from rbtrace_py.session.probes.hints import without_gem
 from rbtrace_py.session.probes.probes import list_probes

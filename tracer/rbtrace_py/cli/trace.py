@@ -23,7 +23,8 @@ from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.ticker import ticker_for
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.model.events import Event
-from rbtrace_py.report.json.results import dumps, event_document, trace_end_document
+from rbtrace_py.report.json.serializer import dumps
+from rbtrace_py.report.json.trace import event_document, trace_end_document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.events import (
     FIELDS,

@@ -101,7 +101,7 @@ def _readable(profile: Profile, options: ReportOptions) -> Iterator[str]:
 
 
 def _json(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    from rbtrace_py.report.json.results import dumps
+    from rbtrace_py.report.json.serializer import dumps
     from rbtrace_py.report.json.stacks import stacks_document
 
     yield dumps(stacks_document(profile))

@@ -26,8 +26,9 @@ from rbtrace_py.cli.common.options import (
     rbtrace_times_option,
 )
 from rbtrace_py.cli.common.output import Output, cannot_write, opened
-from rbtrace_py.report.json.results import dumps
-from rbtrace_py.report.terminal.calls import CallLines, CallsForm, call_document
+from rbtrace_py.report.json.calls import call_document
+from rbtrace_py.report.json.serializer import dumps
+from rbtrace_py.report.terminal.calls import CallLines, CallsForm
 from rbtrace_py.report.units import format_count
 from rbtrace_py.session.methods.calls import Calls
 from rbtrace_py.session.methods.recorded_calls import RecordedCalls

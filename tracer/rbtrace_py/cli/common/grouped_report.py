@@ -16,7 +16,8 @@ from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.ticker import ticker_for
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.exchange.hlog import HlogWriter
-from rbtrace_py.report.json.results import document, dumps
+from rbtrace_py.report.json.results import document
+from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.notes import cost_lines, counter_lines
 from rbtrace_py.session.counting import CountingSession

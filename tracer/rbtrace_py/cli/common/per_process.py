@@ -17,7 +17,7 @@ from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.errors import NoSuchTarget, NotRuby, RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.report.json.results import dumps
+from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.report.style import Style
 from rbtrace_py.session.inside.attach import attach_all
 from rbtrace_py.session.inside.commands import ask_each, processes

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
+from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import COUNTERS
 from rbtrace_py.aggregate.stacks import Row
+from rbtrace_py.aggregate.switches import CpuTimes, State
 from rbtrace_py.model.stacks import Frame, RubyThread
-from rbtrace_py.report.json.results import Document
-from rbtrace_py.report.terminal.cpu import cpu_documents
-
-VERSION = 1
+from rbtrace_py.report.json.serializer import Document, head
 
 
 def stacks_document(profile: Profile) -> Document:
@@ -22,8 +22,7 @@ def stacks_document(profile: Profile) -> Document:
     own = profile.counts.statistics
     meta = asdict(profile.meta)
     found: Document = {
-        "schema": "rbtrace-py/stacks",
-        "version": VERSION,
+        **head("stacks"),
         "pids": list(meta["pids"]) or sorted({thread.pid for thread in threads}),
         "mode": meta["mode"],
         **{name: meta[name] for name in ("event", "argument") if meta[name]},
@@ -45,7 +44,7 @@ def stacks_document(profile: Profile) -> Document:
     if own.incomplete is not None:
         found["incomplete"] = asdict(own.incomplete)
     if profile.cpu is not None:
-        found["cpu"] = cpu_documents(profile.cpu, profile.names)
+        found["cpu"] = _cpu(profile.cpu, profile.names)
         found["switches_lost"] = profile.cpu.lost
     return found
 
@@ -79,3 +78,21 @@ def _thread(thread: RubyThread) -> Document:
         "ractor": thread.ractor,
         "main": thread.is_main,
     }
+
+
+def _cpu(times: CpuTimes, names: Mapping[Thread, str]) -> list[Document]:
+    """Return one document per thread, with times in nanoseconds."""
+    return [
+        {
+            "pid": thread[0],
+            "tid": thread[1],
+            "name": names.get(thread, ""),
+            "running_ns": own.ns[State.RUNNING],
+            "runnable_ns": own.ns[State.RUNNABLE],
+            "sleeping_ns": own.ns[State.SLEEPING],
+            "disk_ns": own.ns[State.DISK],
+            "stopped_ns": own.ns[State.STOPPED],
+            "turns": own.intervals,
+        }
+        for thread, own in times.by_running_time()
+    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rbtrace_py.model.attach import AttachResult, Cost, Detached
-from rbtrace_py.report.json.results import VERSION, Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape
 from rbtrace_py.report.units import duration
@@ -39,31 +38,3 @@ def detached_lines(found: Detached, style: Style) -> Iterator[str]:
     if found.tracer is not None:
         yield f"  process {found.tracer} was tracing through it"
     yield "  stays until the process exits: its code, inactive"
-
-
-def attached_document(found: AttachResult) -> Document:
-    """JSON of ``attach``; times in ns."""
-    cost = found.cost
-    return {
-        "schema": "rbtrace-py/attach",
-        "version": VERSION,
-        "pid": found.pid,
-        "was_there": cost is None,
-        "attempts": cost.attempts if cost else 0,
-        "stopped_ns": cost.stopped_ns if cost else 0,
-        "longest_ns": cost.longest_ns if cost else 0,
-        "answer_ns": cost.answer_ns if cost else None,
-        "ruby": found.ruby,
-        "method_events": found.without_hook is None,
-        "without_method_events": found.without_hook,
-    }
-
-
-def detached_document(found: Detached) -> Document:
-    """JSON of ``detach``."""
-    return {
-        "schema": "rbtrace-py/detach",
-        "version": VERSION,
-        "pid": found.pid,
-        "tracer": found.tracer,
-    }

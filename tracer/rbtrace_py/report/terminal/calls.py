@@ -1,4 +1,4 @@
-"""Calls as they happen, nested as rbtrace's users know them; and as JSON.
+"""Calls as they happen, nested as rbtrace's users know them.
 
 A call with none inside is a line with its time. Else its name opens a block, in which
 calls are indented, and closes it with the time.
@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rbtrace_py.aggregate.calls import CallEventKind, CallStack, ReportedCall, Thread
-from rbtrace_py.aggregate.results import lost
-from rbtrace_py.model.calls import CalledMethod, MethodKind
+from rbtrace_py.model.calls import CalledMethod
 from rbtrace_py.report import units
-from rbtrace_py.report.json.results import Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.events import clock
 from rbtrace_py.report.text import escape, inspected
@@ -262,62 +260,3 @@ _PRINTED = (CallEventKind.ENTERED, CallEventKind.COLLECTED)
 def _number(stack: CallStack) -> str:
     """``1234``; of the second stack seen of a thread, a fiber's, ``1234.2``."""
     return f"{stack.tid}.{stack.fiber}" if stack.fiber > 1 else str(stack.tid)
-
-
-_EVENTS = {
-    CallEventKind.RETURNED: "call",
-    CallEventKind.ENDED: "unfinished",
-    CallEventKind.LOST: "lost",
-    CallEventKind.COLLECTED: "gc",
-}
-
-
-def call_document(
-    reported: ReportedCall, names: Mapping[Thread, str]
-) -> Document | None:
-    """A line of ``calls --json``, None for what is told by another line."""
-    event = reported.event
-    name = _EVENTS.get(event.what)
-    if name is None or (name == "call" and event.start is None):
-        return None
-    found: Document = {
-        "schema": "rbtrace-py/calls",
-        "version": 1,
-        "event": name,
-        "time_ns": event.time if event.start is None else event.start,
-        "pid": reported.pid,
-        "tid": event.stack.tid,
-        "stack": event.stack.number,
-        "fiber": event.stack.fiber,
-        "thread": names.get(reported.thread) or None,
-        "depth": event.depth,
-    }
-    if name == "lost":
-        return {**found, "count": event.count}
-    duration = None if name == "unfinished" else event.duration
-    found["duration_ns"] = duration
-    if name == "gc":
-        return found
-    return {
-        **found,
-        "cpu_ns": event.cpu_ns,
-        "method": reported.method.full_name,
-        "is_c": reported.method.kind is MethodKind.C,
-        "path": reported.method.path,
-        "line": reported.method.line,
-        "values": dict(reported.values) or None,
-    }
-
-
-def calls_end_document(
-    count: int, counters: Mapping[str, int], stays: list[str]
-) -> Document:
-    """The last line of ``calls --json``."""
-    return {
-        "schema": "rbtrace-py/calls-end",
-        "version": 1,
-        "count": count,
-        "counters": dict(counters),
-        "lost": lost(counters),
-        "stays": list(stays),
-    }

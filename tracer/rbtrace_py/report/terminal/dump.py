@@ -9,8 +9,6 @@ from datetime import datetime
 from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread, Local, Locals
 from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack, ThreadState
 from rbtrace_py.model.waits import Wait
-from rbtrace_py.report.json.results import VERSION, Document
-from rbtrace_py.report.json.waits import deadlock_document, wait_document
 from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.waits import deadlock_text, thread_name, wait_text
@@ -261,85 +259,3 @@ def _place(frame: Frame, lines: bool, folder: str) -> str:
     path = shown_path(frame.path, folder)
     where = f"{path}:{line}" if path and lines else path
     return f"{where} (C)".strip() if frame.kind is FrameKind.C else where
-
-
-# ----------------------------------------------------------------------- JSON
-
-
-def dump_document(dumps: Sequence[Dump]) -> Document:
-    """All processes in one document; frames are innermost first."""
-    return {
-        "schema": "rbtrace-py/dump",
-        "version": VERSION,
-        "processes": [_process(dump) for dump in dumps],
-    }
-
-
-def _process(dump: Dump) -> Document:
-    return {
-        "pid": dump.pid or None,
-        "core": dump.core,
-        "command": dump.command,
-        "ruby_version": dump.ruby_version,
-        "time_ns": dump.time_ns,
-        "stopped_ns": dump.stopped_ns,
-        "signal": dump.signal or None,
-        "failed": dump.failed,
-        "notes": list(dump.notes),
-        "threads": [_thread_document(thread) for thread in dump.threads],
-        "deadlocks": [deadlock_document(waiters) for waiters in dump.deadlocks],
-    }
-
-
-def _thread_document(thread: DumpedThread) -> Document:
-    return {
-        "tid": thread.thread.tid,
-        "name": thread.thread.name,
-        "main": thread.thread.is_main,
-        "ractor": thread.thread.ractor,
-        "address": thread.thread.address,
-        "state": thread.state.name.lower(),
-        "on_cpu": thread.on_cpu,
-        "kernel_state": thread.kernel_state or None,
-        "fiber": thread.fiber or None,
-        "waits_for": None if thread.wait is None else wait_document(thread.wait),
-        "gvl_waiters": thread.gvl_waiters,
-        **_stack_document(thread.stack, thread.flags, thread.locals),
-        "fibers": [_fiber_document(fiber) for fiber in thread.fibers],
-    }
-
-
-def _fiber_document(fiber: DumpedFiber) -> Document:
-    return {
-        "address": fiber.address,
-        "waits_for": None if fiber.wait is None else wait_document(fiber.wait),
-        **_stack_document(fiber.stack, fiber.flags, fiber.locals),
-    }
-
-
-def _stack_document(
-    stack: Stack | None, flags: SampleFlags, locals_: Locals
-) -> Document:
-    frames = None
-    if stack is not None:
-        of_each = locals_ or (None,) * len(stack.frames)
-        pairs = list(zip(stack.frames, of_each, strict=True))
-        frames = [_frame_document(frame, found) for frame, found in reversed(pairs)]
-    return {
-        "trimmed": bool(flags & SampleFlags.TRIMMED),
-        "truncated": bool(flags & SampleFlags.TRUNCATED),
-        "frames": frames,
-    }
-
-
-def _frame_document(frame: Frame, locals_: Sequence[Local] | None) -> Document:
-    found: Document = {
-        "kind": frame.kind.name.lower(),
-        "name": frame.name,
-        "label": frame.label,
-        "path": frame.path or None,
-        "line": frame.line,
-    }
-    if locals_ is not None:
-        found["locals"] = [{"name": one.name, "value": one.value} for one in locals_]
-    return found

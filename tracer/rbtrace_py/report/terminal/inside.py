@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from rbtrace_py.errors import RbtraceError
 from rbtrace_py.model.process_state import (
     Evaluated,
     MemoryUse,
@@ -13,7 +12,6 @@ from rbtrace_py.model.process_state import (
     Scalar,
     ThreadBacktrace,
 )
-from rbtrace_py.report.json.results import VERSION, Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, fitted, pad, pad_left
 from rbtrace_py.report.units import format_count, share
@@ -135,75 +133,8 @@ def _table(heading: str, rows: Sequence[Row], style: Style) -> Iterator[str]:
         yield cut(line.rstrip(), style.width, style)
 
 
-def eval_document(
-    pid: int, code: str, found: Evaluated | Raised | RbtraceError, out: str, err: str
-) -> Document:
-    """JSON of ``eval``; ``error`` is None where there is a value."""
-    value = found if isinstance(found, Evaluated) else None
-    return {
-        **_head("eval", pid),
-        "code": code,
-        "value": value and value.value,
-        "class": value and value.class_name,
-        "time_ns": value and value.time_ns,
-        "error": None if isinstance(found, Evaluated) else _error(found),
-        "stdout": out,
-        "stderr": err,
-    }
-
-
-def _error(found: Raised | RbtraceError) -> Document:
-    """``class`` is None for what is no exception, as where the time was over."""
-    if isinstance(found, RbtraceError):
-        return {"class": None, "message": str(found), "backtrace": []}
-    return {
-        "class": found.class_name or None,
-        "message": found.message,
-        "backtrace": list(found.backtrace),
-    }
-
-
-def backtraces_document(pid: int, threads: Sequence[ThreadBacktrace]) -> Document:
-    """JSON of ``backtraces``."""
-    return {
-        **_head("backtraces", pid),
-        "threads": [
-            {
-                "native_id": thread.native_id,
-                "name": thread.name,
-                "status": thread.status,
-                "main": thread.is_main,
-                "agent": thread.is_agent,
-                "backtrace": list(thread.backtrace),
-            }
-            for thread in threads
-        ],
-    }
-
-
-def memory_document(pid: int, found: MemoryUse) -> Document:
-    """JSON of ``memory``; sizes in bytes, None where unknown."""
-    return {
-        **_head("memory", pid),
-        "rss": found.rss,
-        "pss": found.pss,
-        "swap": found.swap,
-        "objects": dict(found.objects),
-        "gc": dict(found.gc),
-    }
-
-
 def fork_lines(pid: int, copy: int) -> Iterator[str]:
     """Return lines on what a copy of a process is good for, and how to remove it."""
     yield f"rbtrace-py: process {copy} is a copy of {pid}, and stopped"
     yield f"{_MARGIN}look at it  gdb -p {copy}, or gcore {copy}"
     yield f"{_MARGIN}end it      kill -KILL {copy}"
-
-
-def fork_document(pid: int, copy: int) -> Document:
-    """JSON of ``fork``."""
-    return {**_head("fork", pid), "copy": copy}
-
-
-def _head(command: str, pid: int) -> Document:
-    return {"schema": f"rbtrace-py/{command}", "version": VERSION, "pid": pid}

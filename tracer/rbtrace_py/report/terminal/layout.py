@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rbtrace_py.model.vm_layout import Offset, VmDescription
-from rbtrace_py.report.json.results import VERSION, Document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, pad, wrap
 
@@ -69,33 +68,3 @@ def _table(offsets: Sequence[Offset], style: Style) -> Iterator[str]:
         line = f"{_MARGIN}{pad(offset.name, names)}  {offset.offset:>6}  {origin}  "
         yield (line + style.dim(member)).rstrip()
     yield style.dim(f"{_MARGIN}{mark} the binary's own code uses this offset")
-
-
-def layout_document(described: VmDescription) -> Document:
-    """JSON of ``layout``."""
-    return {
-        "schema": "rbtrace-py/layout",
-        "version": VERSION,
-        "pid": described.pid,
-        "ruby_version": described.ruby_version,
-        "version_origin": described.version_origin,
-        "file": described.file,
-        "build_id": described.build_id,
-        "base": described.base,
-        "vm": {"address": described.vm, "origin": described.vm_origin},
-        "symbols": None
-        if described.symbols is None
-        else {"address": described.symbols, "origin": described.symbols_origin},
-        "traits": dict(described.traits),
-        "offsets": [
-            {
-                "name": offset.name,
-                "member": offset.member,
-                "offset": offset.offset,
-                "origin": offset.origin,
-                "confirmed": offset.is_confirmed,
-            }
-            for offset in described.offsets
-        ],
-        "notes": list(described.notes),
-    }
