@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
 from rbtrace_py.aggregate.results import lost
 from rbtrace_py.model.calls import MethodKind
-from rbtrace_py.report.json.serializer import Document, head
+from rbtrace_py.report.json.serializer import Document, fields, head
 
 _EVENTS = {
     CallEventKind.RETURNED: "call",
@@ -20,7 +20,7 @@ _EVENTS = {
 def call_document(
     reported: ReportedCall, names: Mapping[Thread, str]
 ) -> Document | None:
-    """A line of ``calls --json``, None for what is told by another line."""
+    """Return a line of ``calls --json``, or None if a later line contains the event."""
     event = reported.event
     name = _EVENTS.get(event.what)
     if name is None or (name == "call" and event.start is None):
@@ -38,8 +38,7 @@ def call_document(
     }
     if name == "lost":
         return {**found, "count": event.count}
-    duration = None if name == "unfinished" else event.duration
-    found["duration_ns"] = duration
+    found["duration_ns"] = None if name == "unfinished" else event.duration
     if name == "gc":
         return found
     return {
@@ -47,8 +46,7 @@ def call_document(
         "cpu_ns": event.cpu_ns,
         "method": reported.method.full_name,
         "is_c": reported.method.kind is MethodKind.C,
-        "path": reported.method.path,
-        "line": reported.method.line,
+        **fields(reported.method, "path", "line"),
         "values": dict(reported.values) or None,
     }
 
@@ -56,11 +54,11 @@ def call_document(
 def calls_end_document(
     count: int, counters: Mapping[str, int], stays: list[str]
 ) -> Document:
-    """The last line of ``calls --json``."""
+    """Return the last line of ``calls --json``."""
     return {
         **head("calls-end"),
         "count": count,
-        "counters": dict(counters),
+        "counters": counters,
         "lost": lost(counters),
-        "stays": list(stays),
+        "stays": stays,
     }

@@ -4,139 +4,103 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread, Local, Locals
-from rbtrace_py.model.stacks import Frame, SampleFlags, Stack
+from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread, Local
+from rbtrace_py.model.stacks import Frame, SampleFlags
 from rbtrace_py.model.waits import Descriptor, OtherProcess, Wait, Waiter
-from rbtrace_py.report.json.serializer import Document, head
+from rbtrace_py.report.json.serializer import Document, fields, head
 
 
 def dump_document(dumps: Sequence[Dump]) -> Document:
-    """All processes in one document; frames are innermost first."""
-    return {
-        **head("dump"),
-        "processes": [_process(dump) for dump in dumps],
-    }
+    """Return the document of all processes; the innermost frame comes first."""
+    return {**head("dump"), "processes": [_process(dump) for dump in dumps]}
 
 
 def _process(dump: Dump) -> Document:
     return {
-        "pid": dump.pid or None,
-        "core": dump.core,
-        "command": dump.command,
-        "ruby_version": dump.ruby_version,
-        "time_ns": dump.time_ns,
-        "stopped_ns": dump.stopped_ns,
-        "signal": dump.signal or None,
-        "failed": dump.failed,
-        "notes": list(dump.notes),
+        **fields(dump, "pid", "core", "command", "ruby_version", nullable=("pid",)),
+        **fields(dump, "time_ns", "stopped_ns", "signal", nullable=("signal",)),
+        **fields(dump, "failed", "notes"),
         "threads": [_thread(thread) for thread in dump.threads],
         "deadlocks": [[_waiter(one) for one in waiters] for waiters in dump.deadlocks],
     }
 
 
 def _thread(thread: DumpedThread) -> Document:
+    own = ("state", "on_cpu", "kernel_state", "fiber")
     return {
-        "tid": thread.thread.tid,
-        "name": thread.thread.name,
-        "main": thread.thread.is_main,
-        "ractor": thread.thread.ractor,
-        "address": thread.thread.address,
-        "state": thread.state.name.lower(),
-        "on_cpu": thread.on_cpu,
-        "kernel_state": thread.kernel_state or None,
-        "fiber": thread.fiber or None,
-        "waits_for": None if thread.wait is None else _wait(thread.wait),
+        **fields(thread.thread, "tid", "name", "is_main", "ractor", "address"),
+        **fields(thread, *own, nullable=("kernel_state", "fiber")),
+        "waits_for": _wait(thread.wait),
         "gvl_waiters": thread.gvl_waiters,
-        **_stack(thread.stack, thread.flags, thread.locals),
+        **_stack(thread),
         "fibers": [_fiber(fiber) for fiber in thread.fibers],
     }
 
 
 def _fiber(fiber: DumpedFiber) -> Document:
-    return {
-        "address": fiber.address,
-        "waits_for": None if fiber.wait is None else _wait(fiber.wait),
-        **_stack(fiber.stack, fiber.flags, fiber.locals),
-    }
+    waits_for = _wait(fiber.wait)
+    return {"address": fiber.address, "waits_for": waits_for, **_stack(fiber)}
 
 
-def _stack(stack: Stack | None, flags: SampleFlags, locals_: Locals) -> Document:
+def _stack(of: DumpedThread | DumpedFiber) -> Document:
     frames = None
-    if stack is not None:
-        of_each = locals_ or (None,) * len(stack.frames)
-        pairs = list(zip(stack.frames, of_each, strict=True))
+    if of.stack is not None:
+        of_each = of.locals or (None,) * len(of.stack.frames)
+        pairs = list(zip(of.stack.frames, of_each, strict=True))
         frames = [_frame(frame, found) for frame, found in reversed(pairs)]
     return {
-        "trimmed": bool(flags & SampleFlags.TRIMMED),
-        "truncated": bool(flags & SampleFlags.TRUNCATED),
+        "trimmed": bool(of.flags & SampleFlags.TRIMMED),
+        "truncated": bool(of.flags & SampleFlags.TRUNCATED),
         "frames": frames,
     }
 
 
 def _frame(frame: Frame, locals_: Sequence[Local] | None) -> Document:
-    found: Document = {
-        "kind": frame.kind.name.lower(),
-        "name": frame.name,
-        "label": frame.label,
-        "path": frame.path or None,
-        "line": frame.line,
-    }
+    found = fields(frame, "kind", "name", "label", "path", "line", nullable=("path",))
     if locals_ is not None:
         found["locals"] = [{"name": one.name, "value": one.value} for one in locals_]
     return found
 
 
-def _wait(wait: Wait) -> Document:
-    """All that is known of a wait; what does not apply is null or empty."""
+def _wait(wait: Wait | None) -> Document | None:
+    """Return all keys of a wait; those that do not apply are null or empty."""
+    if wait is None:
+        return None
+    object_ = ("kind", "call", "system_call", "object", "class_name")
     return {
-        "kind": wait.kind.value,
-        "call": wait.call or None,
-        "system_call": wait.system_call or None,
-        "object": wait.object or None,
-        "class": wait.class_name or None,
+        **fields(wait, *object_, nullable=object_),
         "holder": None if wait.holder is None else _waiter(wait.holder),
-        "free": wait.is_free,
-        "length": wait.length,
-        "limit": wait.limit,
-        "waiting": wait.waiting,
-        "seconds": wait.seconds,
-        "forever": wait.is_forever,
+        **fields(wait, "is_free", "length", "limit", "waiting"),
+        **fields(wait, "seconds", "is_forever"),
         "descriptors": _descriptors(wait.descriptors),
         "processes": _processes(wait.processes),
         "children": _processes(wait.children),
-        "any_child": wait.is_any_child,
-        "path": wait.path or None,
-        "lock": wait.lock or None,
+        **fields(wait, "is_any_child", "path", "lock", nullable=("path", "lock")),
         "ractor": wait.ractor,
         "native": _descriptors(wait.native),
     }
 
 
 def _descriptors(descriptors: Sequence[Descriptor]) -> list[Document]:
+    texts = ("action", "target")
     return [
         {
             "fd": one.number,
-            "action": one.action or None,
-            "target": one.target or None,
-            "other_ends": list(one.other_ends),
+            **fields(one, *texts, "other_ends", nullable=texts),
             "other_processes": _processes(one.other_processes),
-            "watched": list(one.watched),
+            "watched": one.watched,
         }
         for one in descriptors
     ]
 
 
 def _processes(processes: Sequence[OtherProcess]) -> list[Document]:
-    return [{"pid": one.pid, "command": one.command} for one in processes]
+    return [fields(one, "pid", "command") for one in processes]
 
 
 def _waiter(waiter: Waiter) -> Document:
-    """The thread, by the keys that it has in the list of threads, and its fiber."""
+    """Return a thread, with the keys that ``_thread`` gives it, and its fiber."""
     return {
-        "tid": waiter.thread.tid,
-        "name": waiter.thread.name,
-        "address": waiter.thread.address,
-        "fiber": waiter.fiber or None,
-        "suspended": waiter.is_suspended,
-        "ended": waiter.has_ended,
+        **fields(waiter.thread, "tid", "name", "address"),
+        **fields(waiter, "fiber", "is_suspended", "has_ended", nullable=("fiber",)),
     }

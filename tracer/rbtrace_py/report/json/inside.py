@@ -1,30 +1,30 @@
-"""JSON of what the agent does in a process (docs/formats/inside.md)."""
+"""JSON of commands that act in a process (docs/formats/inside.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.model.attach import AttachResult, Detached
+from rbtrace_py.model.attach import AttachResult, Cost, Detached
 from rbtrace_py.model.process_state import (
     Evaluated,
     MemoryUse,
     Raised,
     ThreadBacktrace,
 )
-from rbtrace_py.report.json.serializer import Document, head
+from rbtrace_py.report.json.serializer import Document, fields, head
+
+_NO_COST = Cost(attempts=0, stopped_ns=0, longest_ns=0, answer_ns=0)
 
 
 def attached_document(found: AttachResult) -> Document:
-    """JSON of ``attach``; times in ns."""
+    """Return the document of ``attach``."""
     cost = found.cost
     return {
         **_head("attach", found.pid),
         "was_there": cost is None,
-        "attempts": cost.attempts if cost else 0,
-        "stopped_ns": cost.stopped_ns if cost else 0,
-        "longest_ns": cost.longest_ns if cost else 0,
-        "answer_ns": cost.answer_ns if cost else None,
+        **fields(cost or _NO_COST, "attempts", "stopped_ns", "longest_ns"),
+        "answer_ns": cost and cost.answer_ns,
         "ruby": found.ruby,
         "method_events": found.without_hook is None,
         "without_method_events": found.without_hook,
@@ -32,17 +32,14 @@ def attached_document(found: AttachResult) -> Document:
 
 
 def detached_document(found: Detached) -> Document:
-    """JSON of ``detach``."""
-    return {
-        **_head("detach", found.pid),
-        "tracer": found.tracer,
-    }
+    """Return the document of ``detach``."""
+    return {**_head("detach", found.pid), "tracer": found.tracer}
 
 
 def eval_document(
     pid: int, code: str, found: Evaluated | Raised | RbtraceError, out: str, err: str
 ) -> Document:
-    """JSON of ``eval``; ``error`` is None where there is a value."""
+    """Return the document of ``eval``, with either a value or an error."""
     value = found if isinstance(found, Evaluated) else None
     return {
         **_head("eval", pid),
@@ -57,28 +54,21 @@ def eval_document(
 
 
 def _error(found: Raised | RbtraceError) -> Document:
-    """``class`` is None for what is no exception, as where the time was over."""
+    """Return an error; the tracer's own, such as a timeout, have no class."""
     if isinstance(found, RbtraceError):
         return {"class": None, "message": str(found), "backtrace": []}
-    return {
-        "class": found.class_name or None,
-        "message": found.message,
-        "backtrace": list(found.backtrace),
-    }
+    names = ("class_name", "message", "backtrace")
+    return fields(found, *names, nullable=("class_name",))
 
 
 def backtraces_document(pid: int, threads: Sequence[ThreadBacktrace]) -> Document:
-    """JSON of ``backtraces``."""
+    """Return the document of ``backtraces``."""
     return {
         **_head("backtraces", pid),
         "threads": [
             {
-                "native_id": thread.native_id,
-                "name": thread.name,
-                "status": thread.status,
-                "main": thread.is_main,
-                "agent": thread.is_agent,
-                "backtrace": list(thread.backtrace),
+                **fields(thread, "native_id", "name", "status"),
+                **fields(thread, "is_main", "is_agent", "backtrace"),
             }
             for thread in threads
         ],
@@ -86,19 +76,12 @@ def backtraces_document(pid: int, threads: Sequence[ThreadBacktrace]) -> Documen
 
 
 def memory_document(pid: int, found: MemoryUse) -> Document:
-    """JSON of ``memory``; sizes in bytes, None where unknown."""
-    return {
-        **_head("memory", pid),
-        "rss": found.rss,
-        "pss": found.pss,
-        "swap": found.swap,
-        "objects": dict(found.objects),
-        "gc": dict(found.gc),
-    }
+    """Return the document of ``memory``; sizes are in bytes, or None if unknown."""
+    return _head("memory", pid) | fields(found, "rss", "pss", "swap", "objects", "gc")
 
 
 def fork_document(pid: int, copy: int) -> Document:
-    """JSON of ``fork``."""
+    """Return the document of ``fork``."""
     return {**_head("fork", pid), "copy": copy}
 
 

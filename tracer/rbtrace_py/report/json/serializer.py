@@ -1,16 +1,17 @@
 """Serializer of the JSON documents (docs/formats).
 
-The other modules of this package return plain dicts, and ``dumps`` makes a line of one.
-Each document starts with its schema and version. A new key keeps the version.
+The other modules of this package choose the keys of a document, and ``dumps`` writes
+it. Each document starts with its schema and version. A new key keeps the version.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container
+from enum import IntEnum
 
-from rbtrace_py.model.events import Unreadable, Value
+from rbtrace_py.model.events import Unreadable
 from rbtrace_py.report.text import replace_undecodable
 
 Document = dict[str, object]
@@ -19,36 +20,50 @@ _VERSION = 1
 
 
 def head(command: str) -> Document:
-    """Return the keys that each document starts with."""
+    """Return the first keys of a command's documents."""
     return {"schema": f"rbtrace-py/{command}", "version": _VERSION}
 
 
-def dumps(document: Document) -> str:
-    """One line of ASCII JSON, without a newline.
+def fields(value: object, *names: str, nullable: Container[str] = ()) -> Document:
+    """Return attributes of a value as keys of a document.
 
-    Bytes that were not UTF-8 are U+FFFD; NaN and infinities are the strings
-    ``NaN``, ``Infinity`` and ``-Infinity``.
+    A key is the attribute's name without ``is_`` or ``has_``. The key of ``class_name``
+    is ``class``.
+
+    Args:
+        value: Value whose attributes are written.
+        names: Names of the attributes, in the order of the keys.
+        nullable: Names of the attributes that are null if they are empty or 0.
     """
-    return json.dumps(_clean(document), allow_nan=False)
+    found: Document = {}
+    for name in names:
+        own = getattr(value, name)
+        key = "class" if name == "class_name" else name.removeprefix("is_")
+        found[key.removeprefix("has_")] = (own or None) if name in nullable else own
+    return found
 
 
-def _clean(value: object) -> object:
+def dumps(document: Document) -> str:
+    """Return a document as one line of ASCII JSON, without a newline.
+
+    Members of an ``IntEnum`` are written as their names in lower case, unreadable
+    values as null, bytes that were not UTF-8 as U+FFFD, and NaN and infinities as the
+    strings ``NaN``, ``Infinity``, and ``-Infinity``.
+    """
+    return json.dumps(_plain(document), allow_nan=False)
+
+
+def _plain(value: object) -> object:
+    if type(value) is int:
+        return value  # most values
     if isinstance(value, str):
         return replace_undecodable(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else f"{'-' * (value < 0)}Infinity"
     if isinstance(value, dict):
-        return dict(_clean_items(value))
-    if isinstance(value, list):
-        return [_clean(item) for item in value]
-    return value
-
-
-def _clean_items(items: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    for name, value in items.items():
-        yield replace_undecodable(name), _clean(value)
-
-
-def readable(value: Value) -> int | float | bool | str | None:
-    """Return an operand's value, or None if its memory could not be read."""
+        return {replace_undecodable(k): _plain(each) for k, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, IntEnum):
+        return value.name.lower()
     return None if isinstance(value, Unreadable) else value

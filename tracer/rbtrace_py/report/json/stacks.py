@@ -11,32 +11,38 @@ from rbtrace_py.aggregate.sampling import COUNTERS
 from rbtrace_py.aggregate.stacks import Row
 from rbtrace_py.aggregate.switches import CpuTimes, State
 from rbtrace_py.model.stacks import Frame, RubyThread
-from rbtrace_py.report.json.serializer import Document, head
+from rbtrace_py.report.json.serializer import Document, fields, head
 
 
 def stacks_document(profile: Profile) -> Document:
-    """Every row; stacks are lists of indices of frames, the root first."""
+    """Return the document of ``stacks``.
+
+    A row lists the indices of its frames, the root first.
+    """
     frames: dict[Frame, int] = {}
     threads: dict[RubyThread, int] = {}
     rows = [_row(row, frames, threads) for row in profile.counts.rows()]
     own = profile.counts.statistics
-    meta = asdict(profile.meta)
+    meta = profile.meta
     found: Document = {
         **head("stacks"),
-        "pids": list(meta["pids"]) or sorted({thread.pid for thread in threads}),
-        "mode": meta["mode"],
-        **{name: meta[name] for name in ("event", "argument") if meta[name]},
-        "engine": meta["engine"],
-        "unit": own.unit,
-        "rate": own.rate,
-        "started_ns": own.started_ns,
-        "ended_ns": own.ended_ns,
+        "pids": meta.pids or sorted({thread.pid for thread in threads}),
+        "mode": meta.mode,
+        **({"event": meta.event} if meta.event else {}),
+        **({"argument": meta.argument} if meta.argument else {}),
+        "engine": meta.engine,
+        **fields(own, "unit", "rate", "started_ns", "ended_ns"),
         "weight": profile.counts.weight,
         "one_cpu": profile.one_cpu,
-        "frames": [_frame(frame) for frame in frames],
-        "threads": [_thread(thread) for thread in threads],
+        "frames": [
+            fields(frame, "kind", "name", "label", "path", "line") for frame in frames
+        ],
+        "threads": [
+            fields(thread, "pid", "tid", "name", "ractor", "is_main")
+            for thread in threads
+        ],
         "stacks": rows,
-        "counters": {name: getattr(own, name) for name in COUNTERS},
+        "counters": fields(own, *COUNTERS),
         "lost": own.failed,
     }
     if own.deleted:
@@ -54,29 +60,9 @@ def _row(
 ) -> Document:
     return {
         "thread": threads.setdefault(row.thread, len(threads)),
-        "state": row.state.name.lower(),
+        "state": row.state,
         "frames": [frames.setdefault(frame, len(frames)) for frame in row.frames],
         "weight": row.weight,
-    }
-
-
-def _frame(frame: Frame) -> Document:
-    return {
-        "kind": frame.kind.name.lower(),
-        "name": frame.name,
-        "label": frame.label,
-        "path": frame.path,
-        "line": frame.line,
-    }
-
-
-def _thread(thread: RubyThread) -> Document:
-    return {
-        "pid": thread.pid,
-        "tid": thread.tid,
-        "name": thread.name,
-        "ractor": thread.ractor,
-        "main": thread.is_main,
     }
 
 
