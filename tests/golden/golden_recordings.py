@@ -1,18 +1,18 @@
 """The recordings beside this file: one of each kind, made once by version 0.1.0
-(``records`` by 0.3.0).
+(``records`` and ``with-values`` by 0.3.0). ``calls`` is not in RECORDINGS: no version
+writes such a file any more, and ``report`` refuses it.
 
-``RBTRACE_GOLDEN=write`` makes those that are not there. None is ever made anew: that an
-old file can be read is what they are for.
+``RBTRACE_GOLDEN=write`` makes the missing ones, and leaves the others: they show that
+old files can be read.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from old_calls import OldCallsWriter
 from rbtrace_py.aggregate.calls import CallEventKind, CallNesting, ReportedCall
 from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
 from rbtrace_py.aggregate.meta import Meta
@@ -20,7 +20,10 @@ from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
+from rbtrace_py.aggregate.tables import printable
 from rbtrace_py.model.calls import (
+    CALL_TEXT_GOES_ON,
+    CALL_VALUES,
     CalledMethod,
     CallRecord,
     MethodKind,
@@ -54,7 +57,7 @@ def samples(path: Path, rounds: int, meta: Meta = META, weight: int = 1) -> None
 
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
-STACK, PLACE, THREAD = 11, 12, 13
+STACK, PLACE, THREAD, TEXT = 11, 12, 13, 14
 NAMES = {(4, 70): "worker", (4, 71): "other"}
 METHODS = [
     CalledMethod(MethodKind.RUBY, "Shop::Order", False, "total", "/app/order.rb", 7),
@@ -103,7 +106,7 @@ def of_two_threads() -> list[tuple[int, CallRecord]]:
 
 
 def told() -> Iterator[ReportedCall]:
-    """The same as events, with values."""
+    """Yield the events of these records, with values."""
     nesting = CallNesting()
     records = of_two_threads()
     events = [event for s, record in records for event in nesting.feed(s, record)]
@@ -113,32 +116,67 @@ def told() -> Iterator[ReportedCall]:
 
 
 def calls(path: Path) -> None:
-    waiting = [SWITCHES[:4], SWITCHES[4:]]
-    meta = replace(META, unit="ns", rate=0.0, mode=MODE, engine="agent", pids=(4,))
-    take = lambda: waiting.pop(0) if waiting else []  # noqa: E731
-    with OldCallsWriter(path, meta, NAMES, take) as writer:
-        for each in told():
-            writer.tell_call(each)
-
-
-def calls_as_records(path: Path) -> None:
-    """The same as the hook wrote it, in two steps and with a name that comes late."""
-    waiting = [SWITCHES[:4], SWITCHES[4:]]
-    meta = replace(META, unit="ns", rate=0.0, mode=MODE, engine="agent", pids=(4,))
-    take = lambda: waiting.pop(0) if waiting else []  # noqa: E731
+    """Write calls in two steps; the names of methods come late."""
     process = HookedProcess(4, TickScale(START, 0, 1, 1), START, [("self",)])
-    records = of_two_threads()
-    with CallsWriter(path, meta, NAMES, take) as writer:
-        for part, methods in ((records[:9], METHODS[:1]), (records[9:], METHODS[1:])):
-            parts = [
-                (stream, b"".join(packed(r) for each, r in part if each == stream))
-                for stream in (0, 1)
-            ]
-            step = RingStep(START + 1_600_000, parts)
-            tids = frozenset({70, 71})
-            writer.tell(RecordedStep(process, step, methods, tids), START)
+    with _calls_writer(path) as writer:
+        _write_step(writer, process, of_two_threads()[:9], METHODS[:1])
+        _write_step(writer, process, of_two_threads()[9:], METHODS[1:])
         ended = RecordedStep(process, clock=(START + 4, 4), lost=9, ended=True)
         writer.tell(ended, START)
+
+
+def calls_with_values(path: Path) -> None:
+    """Write calls with the values of expressions, up to ``START + 3_000_000``."""
+    expressions = [[name for name, _ in VALUES]]
+    process = HookedProcess(4, TickScale(START, 0, 1, 1), START, expressions)
+    with _calls_writer(path) as writer:
+        records = list(_with_values(of_two_threads()))
+        _write_step(writer, process, records[:7], METHODS)
+        rest = [*records[7:], (0, (START + 3_000_000, 2, 0, GC_BEGIN, 0))]
+        _write_step(writer, process, rest, ())
+        writer.tell(RecordedStep(process, lost=9, ended=True), START)
+
+
+def _calls_writer(path: Path) -> CallsWriter:
+    waiting = [SWITCHES[:4], SWITCHES[4:]]
+    meta = replace(META, unit="ns", rate=0.0, mode=MODE, engine="agent", pids=(4,))
+    take = lambda: waiting.pop(0) if waiting else []  # noqa: E731
+    return CallsWriter(path, meta, NAMES, take)
+
+
+def _write_step(
+    writer: CallsWriter,
+    process: HookedProcess,
+    records: list[tuple[int, CallRecord]],
+    methods: Sequence[CalledMethod],
+) -> None:
+    parts = [
+        (stream, b"".join(packed(r) for each, r in records if each == stream))
+        for stream in (0, 1)
+    ]
+    step = RingStep(START + 1_600_000, parts)
+    tids = frozenset({70, 71})
+    writer.tell(RecordedStep(process, step, methods, tids), START)
+
+
+def _with_values(
+    records: list[tuple[int, CallRecord]],
+) -> Iterator[tuple[int, CallRecord]]:
+    """Yield the records, and VALUES behind each entry of method 3."""
+    texts = [printable(value).encode() for _, value in VALUES]
+    lengths_and_texts = [struct.pack("<H", len(text)) + text for text in texts]
+    data = struct.pack("<HB", 0, 0) + b"".join(lengths_and_texts)
+    parts = [data[at : at + 14] for at in range(0, len(data), 14)]
+    for stream, record in records:
+        time, method, depth, kind, _ = record
+        if (kind, method) != (ENTRY, 3):
+            yield stream, record
+            continue
+        yield stream, (time, method, depth, kind, CALL_VALUES)
+        for number, part in enumerate(parts, 1):
+            goes_on = CALL_TEXT_GOES_ON if number < len(parts) else 0
+            head = struct.unpack("<QIH", part.ljust(14, b"\0"))
+            yield stream, (*head, TEXT, len(part) | goes_on)
 
 
 def packed(record: CallRecord) -> bytes:
@@ -150,8 +188,8 @@ RECORDINGS: dict[str, Callable[[Path], None]] = {
     "samples": lambda path: samples(path, 40),
     "later": lambda path: samples(path, 7),
     "cpu": lambda path: samples(path, 9, CPU, 10_000_000),
-    "calls": calls,
-    "records": calls_as_records,
+    "records": calls,
+    "with-values": calls_with_values,
 }
 
 

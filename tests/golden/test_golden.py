@@ -99,15 +99,15 @@ REPORTS = {
         "cpu.pb": "cpu --format pprof",
         "cpu.callgrind": "cpu --format callgrind",
         "cpu.speedscope.json": "cpu --format speedscope",
-        "calls.folded": f"calls {FOLDED}",
-        "calls-threads.folded": f"calls {FOLDED} --threads",
-        "calls.svg": "calls --format flamegraph",
-        "calls.speedscope.json": "calls --format speedscope",
-        "calls.pb": "calls --format pprof",
-        "calls.callgrind": "calls --format callgrind",
-        "calls.json": "calls --format json",
-        "calls.perfetto-trace": "calls --format perfetto",
-        "calls.trace.json": "calls --format chrome",
+        "calls.folded": f"with-values {FOLDED}",
+        "calls-threads.folded": f"with-values {FOLDED} --threads",
+        "calls.svg": "with-values --format flamegraph",
+        "calls.speedscope.json": "with-values --format speedscope",
+        "calls.pb": "with-values --format pprof",
+        "calls.callgrind": "with-values --format callgrind",
+        "calls.json": "with-values --format json",
+        "calls.perfetto-trace": "with-values --format perfetto",
+        "calls.trace.json": "with-values --format chrome",
         "records.perfetto-trace": "records --format perfetto",
         "records.json": "records --format json",
     },
@@ -118,13 +118,13 @@ REPORTS = {
         "samples-readable.txt": "later --format readable",
         "samples-diff.txt": "--diff samples later",
         "cpu-summary.txt": "cpu --format summary",
-        "calls.txt": "calls --format=calls",
-        "calls-seconds.txt": "calls --format=calls --rbtrace-times",
-        "calls-threads.txt": "calls --format=calls --threads",
-        "calls-cpu.txt": "calls --format=calls --cpu",
+        "calls.txt": "with-values --format=calls",
+        "calls-seconds.txt": "with-values --format=calls --rbtrace-times",
+        "calls-threads.txt": "with-values --format=calls --threads",
+        "calls-cpu.txt": "with-values --format=calls --cpu",
         "records-cpu.txt": "records --format=calls --cpu --threads",
-        "calls-summary.txt": "calls --format summary",
-        "calls-readable.txt": "calls --format readable",
+        "calls-summary.txt": "with-values --format summary",
+        "calls-readable.txt": "with-values --format readable",
     },
 }
 
@@ -142,6 +142,22 @@ def test_reports(
     assert exit_code("report", *named, "-o", str(output)) == 0
     data = output.read_bytes()
     check(golden, gzip.decompress(data) if golden.endswith(".pb") else data)
+
+
+def test_calls_recorded_by_an_older_version_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(FOLDER / "recordings")
+    for format_ in ("calls", "chrome", "folded"):
+        words = ("report", "calls.rbrec", "--format", format_, "-o", f"{tmp_path}/new")
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
+        assert ended.value.code == 1
+        assert capsys.readouterr().err == (
+            "rbtrace-py: calls.rbrec was made by rbtrace-py 0.2\n"
+            "  Read it with rbtrace-py 0.2, or record the calls again\n"
+        )
+        assert list(tmp_path.iterdir()) == []
 
 
 def latencies(path: Path, step: int) -> None:
@@ -176,7 +192,11 @@ NO_PROCESS = "2147483647"
 MISTAKES = """
 0 --version
 0 --help
-0 report calls.rbrec
+0 report with-values.rbrec
+1 report calls.rbrec
+1 report calls.rbrec --cpu
+1 report calls.rbrec --format folded
+1 report --diff calls.rbrec with-values.rbrec
 1 report no.rbrec
 0 report before.hlog
 0 report --diff before.hlog before.hlog
@@ -210,12 +230,12 @@ MISTAKES = """
 2 report samples.rbrec --thread (
 2 report samples.rbrec --cpu
 2 report samples.rbrec --rbtrace-times
-2 report calls.rbrec --state running
+2 report with-values.rbrec --state running
 2 report --diff samples.rbrec
 2 report --diff samples.rbrec cpu.rbrec
 2 report --diff samples.rbrec later.rbrec --format pprof
 4 report samples.rbrec --pid 1
-4 report calls.rbrec --thread zz
+4 report with-values.rbrec --thread zz
 4 probes NO_PROCESS
 4 probes PID no_such_probe
 4 count PID no_such_probe

@@ -5,27 +5,32 @@ from __future__ import annotations
 import gc
 import random
 import struct
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
-import old_calls
-from old_calls import OldCallsWriter
 from processes import times
 from rbtrace_py.aggregate.blocks import BlockType, block, file_header
 from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallNesting, ReportedCall, Thread
-from rbtrace_py.aggregate.callwriter import MODE
+from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
 from rbtrace_py.aggregate.meta import Meta, encode_meta
 from rbtrace_py.aggregate.recording import Recording
+from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
+from rbtrace_py.model.calls import (
+    MAX_TICKS,
+    CalledMethod,
+    CallRecord,
+    MethodKind,
+    RingStep,
+    TickScale,
+)
 from rbtrace_py.model.stacks import RubyThread
 from sample_makers import damage_of
 
@@ -64,21 +69,46 @@ SWITCHES = [
 ]
 
 
-def reported(records: Iterable[CallRecord] = RECORDS) -> list[ReportedCall]:
+def reported(records: Sequence[CallRecord] = RECORDS) -> list[ReportedCall]:
     nesting = CallNesting()
     events = [event for record in records for event in nesting.feed(0, record)]
-    events += nesting.finish(2_080)
+    events += nesting.finish(records[-1][0])
     return [ReportedCall(4, e, METHODS[e.method % 3]) for e in events]
 
 
+def process(pid: int = 4) -> HookedProcess:
+    """Return a process whose ticks are nanoseconds of CLOCK_REALTIME."""
+    return HookedProcess(pid, TickScale(0, 0, 1, 1))
+
+
+def packed(records: Iterable[CallRecord]) -> bytes:
+    return b"".join(struct.pack("<QIHBB", *record) for record in records)
+
+
+def step(
+    records: Iterable[CallRecord] = RECORDS, of: HookedProcess | None = None
+) -> RecordedStep:
+    """Return a step of one stream, without names of methods."""
+    ring = RingStep(MAX_TICKS, [(0, packed(records))])
+    return RecordedStep(of or process(), ring, tids=frozenset({70}))
+
+
 def write(
-    path: Path, told: Iterable[ReportedCall], switches: Iterable[Switch] = ()
+    path: Path,
+    records: Sequence[CallRecord],
+    switches: Iterable[Switch] = (),
+    at_once: int = len(RECORDS),
 ) -> None:
+    """Write records, ``at_once`` of them per flush."""
     waiting = [list(switches)[:3], list(switches)[3:]]
     source = lambda: waiting.pop(0) if waiting else []  # noqa: E731
-    with OldCallsWriter(path, META, {(4, 70): "worker"}, source) as writer:
-        for each in told:
-            writer.tell_call(each)
+    of = process()
+    with CallsWriter(path, META, {(4, 70): "worker"}, source) as writer:
+        writer.tell(RecordedStep(of, None, METHODS), 0)
+        for at in range(0, len(records), at_once):
+            time_ns = (1 + at) * 10**9
+            writer.tell(step(records[at : at + at_once], of), time_ns)
+        writer.tell(RecordedStep(of, lost=55, ended=True), 0)
 
 
 def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
@@ -91,9 +121,10 @@ def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
         asked.append(thread)
         names[thread] = "late"
 
-    with OldCallsWriter(path, META, names, ask=ask) as writer:
-        for each in reported():
-            writer.tell_call(each)
+    with CallsWriter(path, META, names, ask=ask) as writer:
+        of = process()
+        writer.tell(step(RECORDS[:4], of), 0)
+        writer.tell(step(RECORDS[4:], of), 0)
     recording = CallsRecording(path)
     assert len(list(recording)) > 0
     assert (asked, recording.names) == ([(4, 70)], {(4, 70): "late"})
@@ -103,10 +134,9 @@ def test_threads_of_two_containers_have_their_own_names(tmp_path: Path) -> None:
     """There the same number is another thread."""
     path = tmp_path / "a.rbrec"
     names = {(4, 70): "worker", (5, 70): "other"}
-    with OldCallsWriter(path, META, names) as writer:
+    with CallsWriter(path, META, names) as writer:
         for pid in (4, 5):
-            for each in reported():
-                writer.tell_call(replace(each, pid=pid))
+            writer.tell(step(of=process(pid)), 0)
     recording = CallsRecording(path)
     assert {each.pid for each in recording} == {4, 5}
     assert recording.names == names
@@ -140,7 +170,7 @@ def plain(told: Iterable[ReportedCall]) -> list[tuple[object, ...]]:
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, reported())
+    write(path, RECORDS)
     recording = CallsRecording(path)
     for _ in range(2):
         found = list(recording)
@@ -150,17 +180,16 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert (found[0].method.path, found[0].method.line) == ("/a b.rb", 7)
     assert recording.names == {(4, 70): "worker"}
     own = recording.statistics
-    assert (own.samples, own.failed, own.ended_ns) == (3, 55, 2_080)
+    assert (own.samples, own.failed) == (3, 55)
     assert (recording.is_complete, damage_of(recording)) == (True, "")
     assert recording.meta == META
 
 
 def test_switches_are_read_where_they_are_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(old_calls, "FLUSH_SAMPLES", 4)
     path = tmp_path / "a"
-    write(path, reported(), SWITCHES)
+    write(path, RECORDS, SWITCHES, 4)
     recording = CallsRecording(path)
     for _ in range(2):
         found = list(recording.timeline())
@@ -168,7 +197,7 @@ def test_switches_are_read_where_they_are_wanted(
         assert plain(e for e in found if isinstance(e, ReportedCall)) == plain(
             reported()
         )
-        assert (recording.statistics.ended_ns, damage_of(recording)) == (2_100, "")
+        assert damage_of(recording) == ""
     assert recording.names == {(4, 70): "worker", (4, 71): ""}
     assert plain(recording) == plain(reported())
     assert recording.has_switches()
@@ -178,7 +207,7 @@ def test_switches_are_read_where_they_are_wanted(
 
 def test_a_recording_without_switches(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, reported())
+    write(path, RECORDS)
     recording = CallsRecording(path)
     assert not recording.has_switches()
     assert len(list(recording.timeline())) == len(reported())
@@ -186,9 +215,9 @@ def test_a_recording_without_switches(tmp_path: Path) -> None:
 
 def test_switches_without_calls(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, [], SWITCHES)
+    write(path, (), SWITCHES)
     recording = CallsRecording(path)
-    assert (list(recording), list(recording.timeline())) == ([], SWITCHES[:3])
+    assert (list(recording), list(recording.timeline())) == ([], SWITCHES)
     assert list(Recording(path)) == []
 
 
@@ -199,7 +228,7 @@ def test_switches_are_not_kept(tmp_path: Path) -> None:
     )
     source = lambda: list(islice(switches, 100))  # noqa: E731
     before = made(RubyThread)
-    with OldCallsWriter(tmp_path / "a", META, {}, source) as writer:
+    with CallsWriter(tmp_path / "a", META, {}, source) as writer:
         for _ in range(100):
             writer.flush()
         assert made(RubyThread) - before == 2
@@ -212,40 +241,37 @@ def made(kind: type) -> int:
 
 def test_a_sampler_s_reader_leaves_it_out(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, reported())
+    write(path, RECORDS)
     assert list(Recording(path)) == []
 
 
-def test_in_many_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_calls, "FLUSH_SAMPLES", 2)
+def test_in_many_blocks(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, reported())
+    write(path, RECORDS, at_once=2)
     assert plain(CallsRecording(path)) == plain(reported())
 
 
-def test_every_beginning_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_beginning_is_read(tmp_path: Path) -> None:
     """However it ended, as much as was whole is there."""
-    monkeypatch.setattr(old_calls, "FLUSH_SAMPLES", 3)
     path = tmp_path / "a"
-    write(path, reported())
-    data, expected = path.read_bytes(), plain(reported())
+    write(path, RECORDS, at_once=3)
+    data = path.read_bytes()
+    expected = [row for row in plain(reported()) if row[1] != "ENDED"]
     seen = set()
     for size in range(16, len(data)):
         path.write_bytes(data[:size])
         recording = CallsRecording(path)
-        found = plain(recording)
+        # Open calls end with the file, wherever it ends.
+        found = [row for row in plain(recording) if row[1] != "ENDED"]
         assert found == expected[: len(found)]
         assert not recording.is_complete
         seen.add(len(found))
-    # The first one is written at once.
-    assert seen == {0, 1, 4, 7, 9}
+    assert seen == {0, 2, 5, 7}
 
 
 def test_damage(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write(path, reported(), SWITCHES)
+    write(path, RECORDS, SWITCHES)
     data = path.read_bytes()
     chance = random.Random(SEED)
     for _ in range(times(4_000)):
@@ -266,7 +292,7 @@ def test_anything_in_its_blocks(tmp_path: Path) -> None:
     path = tmp_path / "a"
     for _ in range(times(10_000)):
         kind, size = chance.choice(
-            [(BlockType.CALLS, 8 + 4 + 4 + 4 + 1 + 2 + 8), (BlockType.SWITCHES, 18)]
+            [(BlockType.METHODS, 4 + 4 + 4), (BlockType.SWITCHES, 8 + 4 + 1 + 1 + 4)]
         )
         count = chance.randrange(1, 4)
         payload = struct.pack("<I", count) + chance.randbytes(count * size)
@@ -290,7 +316,7 @@ def test_anything_in_its_blocks(tmp_path: Path) -> None:
 def test_switches_that_cannot_be(payload: bytes, reason: str, tmp_path: Path) -> None:
     """Events before them are read, and the reason told."""
     path = tmp_path / "a"
-    write(path, reported())
+    write(path, RECORDS)
     whole = path.read_bytes()
     path.write_bytes(whole + block(BlockType.SWITCHES, payload))
     recording = CallsRecording(path)

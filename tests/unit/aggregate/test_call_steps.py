@@ -22,6 +22,7 @@ from test_call_recording import (
     STACK,
     TEXT,
     THREAD,
+    packed,
     plain,
 )
 from test_call_recording import SWITCHES as SWITCHED
@@ -74,10 +75,6 @@ FIBER: list[CallRecord] = [
     ],
     (2_025, 0, 0, RETURN, 0),
 ]
-
-
-def packed(records: Iterable[CallRecord]) -> bytes:
-    return b"".join(struct.pack("<QIHBB", *record) for record in records)
 
 
 def steps(*of_streams: Sequence[CallRecord], size: int = 3) -> list[RingStep]:

@@ -22,9 +22,10 @@ from test_call_recording import (
     RETURN,
     STACK,
     THREAD,
+    packed,
     plain,
 )
-from test_call_steps import PROCESS, live, packed
+from test_call_steps import PROCESS, live
 
 from rbtrace_py.aggregate import callrecording
 from rbtrace_py.aggregate.blocks import FILE_HEADER_SIZE

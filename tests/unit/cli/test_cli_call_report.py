@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from old_calls import OldCallsWriter
-from rbtrace_py.aggregate.calls import CallNesting, ReportedCall
-from rbtrace_py.aggregate.callwriter import MODE
+from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
 from rbtrace_py.aggregate.meta import Meta
+from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.cli.main import main
-from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
+from rbtrace_py.model.calls import (
+    CalledMethod,
+    CallRecord,
+    MethodKind,
+    RingStep,
+    TickScale,
+)
 
 ENTRY, RETURN, STACK, PLACE = 1, 2, 11, 12
 PID, START = 4, 1_700_000_000_000_000_000
@@ -22,9 +28,8 @@ TIDS = (70, 71)
 METHOD = CalledMethod(MethodKind.RUBY, "A", False, "a", "/a.rb", 7)
 
 
-def told() -> Iterator[ReportedCall]:
+def steps() -> Iterator[RingStep]:
     """Two calls of each thread, one thread after the other."""
-    nesting = CallNesting()
     time = START
     for stream, tid in enumerate(TIDS):
         records: list[CallRecord] = [
@@ -34,9 +39,8 @@ def told() -> Iterator[ReportedCall]:
         for _ in range(2):
             time += 1_000_000
             records += [(time, 0, 0, ENTRY, 0), (time + 1_000, 0, 0, RETURN, 0)]
-        for record in records:
-            for event in nesting.feed(stream, record):
-                yield ReportedCall(PID, event, METHOD)
+        data = b"".join(struct.pack("<QIHBB", *record) for record in records)
+        yield RingStep(time + 1_000, [(stream, data)])
 
 
 @pytest.fixture
@@ -54,9 +58,11 @@ def path(tmp_path: Path) -> Path:
 
     meta = Meta(started_ns=START, unit="ns", mode=MODE, engine="agent", pids=(PID,))
     source = lambda: switches.pop(0) if switches else []  # noqa: E731
-    with OldCallsWriter(path, meta, names, source, ask) as writer:
-        for each in told():
-            writer.tell_call(each)
+    process = HookedProcess(PID, TickScale(START, START, 1, 1))
+    with CallsWriter(path, meta, names, source, ask) as writer:
+        for step, tid in zip(steps(), TIDS, strict=True):
+            told = RecordedStep(process, step, [METHOD], frozenset({tid}))
+            writer.tell(told, step.complete)
     return path
 
 

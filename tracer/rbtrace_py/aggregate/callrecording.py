@@ -10,7 +10,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rbtrace_py.aggregate import callvalues
 from rbtrace_py.aggregate.blocks import (
     FILE_HEADER_SIZE,
     BlockType,
@@ -27,17 +26,14 @@ from rbtrace_py.aggregate.callblocks import (
 from rbtrace_py.aggregate.calls import (
     CallEvent,
     CallEventKind,
-    CallStack,
     ReportedCall,
     Thread,
-    Values,
 )
 from rbtrace_py.aggregate.callscan import (
-    CALL_COLUMNS,
     CallsScan,
     ScannedProcess,
     call_stacks,
-    method_of,
+    check_version,
     scan,
 )
 from rbtrace_py.aggregate.callwriter import SWITCH_COLUMNS
@@ -49,15 +45,11 @@ from rbtrace_py.aggregate.segments import segments_in
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.aggregate.tables import TablesReader
 from rbtrace_py.errors import BadRecording
-from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod
 from rbtrace_py.model.stacks import RubyThread
 
-_KNOWN = {int(what): what for what in CallEventKind}
 _TURNS = {int(what): what for what in SwitchKind}
-_CALLS = frozenset({BlockType.CALLS, BlockType.RECORDS, BlockType.PROCESS})
+_CALLS = frozenset({BlockType.RECORDS, BlockType.PROCESS})
 _SWITCHES = frozenset({BlockType.SWITCHES})
-_RAW = (BlockType.RECORDS, BlockType.PROCESS)
-_MOST_STACKS = 1 << 16
 _MOST_TIME = (1 << 62) - 1
 
 
@@ -80,7 +72,7 @@ class CallsRecording:
         ``incomplete`` is set once all is read, for the first incomplete file
     is_complete, is_written: of the last file, as in Recording
 
-    Raises BadRecording if it is not a recording.
+    Raises BadRecording if it is not a recording, or if rbtrace-py 0.2 made it.
     """
 
     def __init__(self, path: Path_) -> None:
@@ -89,6 +81,8 @@ class CallsRecording:
         self._files = list(self._opened(folder))
         if not self._files:
             raise BadRecording(f"{path} has no recordings of calls")
+        for file in self._files:
+            check_version(file.path, file.name or str(path))
         self.meta = self._files[0].recording.meta
         self.is_written = self._files[-1].recording.is_written
         self._forget()
@@ -182,7 +176,7 @@ class CallsRecording:
         if not self.is_complete and own.incomplete is None:
             own.incomplete = of.recording.incomplete(damage, own.ended_ns, of.name)
         for each in raw.finish() if wanted >= _CALLS else ():
-            self.count(each.event)
+            self._count(each.event)
             yield each
 
     def _sections(
@@ -199,19 +193,17 @@ class CallsRecording:
                 reader = _Section(self)
             elif kind == BlockType.LOSSES:
                 reader.lost(decode_losses(payload))
-            elif kind in _RAW and kind in wanted:
+            elif kind in _CALLS & wanted:
                 for each in raw.feed(kind, payload):
-                    self.count(each.event)
+                    self._count(each.event)
                     yield each
-            elif kind == BlockType.CALLS and kind in wanted:
-                yield from reader.events(payload)
             elif kind == BlockType.SWITCHES and kind in wanted:
                 yield from reader.switches(payload)
             else:
                 reader.tables.add(kind, payload)
 
-    def count(self, event: CallEvent) -> None:
-        """Have an event in the statistics."""
+    def _count(self, event: CallEvent) -> None:
+        """Count an event in the statistics."""
         own = self.statistics
         own.ended_ns = max(own.ended_ns, event.time)
         if event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
@@ -251,50 +243,12 @@ class _Section:
         self._recording = recording
         self._failed = recording.statistics.failed
         self._deleted = recording.statistics.deleted
-        self._stacks: dict[tuple[int, int], CallStack] = {}
-        self._fibers: dict[int, int] = {}
-        self._methods: dict[int, CalledMethod] = {}
-        self._given: dict[tuple[CallStack, int], Values] = {}
 
     def lost(self, found: Statistics) -> None:
         own = self._recording.statistics
         own.failed = self._failed + found.failed
         own.deleted = self._deleted + found.deleted
         own.ended_ns = max(own.ended_ns, found.ended_ns)
-
-    def events(self, payload: bytes) -> Iterator[ReportedCall]:
-        columns, rest = unpack_columns(CALL_COLUMNS, payload)
-        values = callvalues.unpack(rest)
-        steps, *others = columns
-        times = (min(max(time, 0), _MOST_TIME) for time in accumulate(steps))
-        for row, (time, thread, number, method, kind, depth, value) in enumerate(
-            zip(times, *others, strict=True)
-        ):
-            what = _KNOWN.get(kind)
-            if what is None:
-                continue
-            event = CallEvent(what, self._stack(thread, number), time, depth=depth)
-            if what is CallEventKind.LOST:
-                event.count = max(value - 1, 0)
-            elif value:
-                event.start = max(time - (value - 1), 0)
-            self._recording.count(event)
-            known = UNKNOWN_METHOD if not method else self._method(method)
-            given: Values = ()
-            if values or self._given:
-                given = self._values(event, values.get(row, ()))
-            yield ReportedCall(self.tables.thread(thread).pid, event, known, given)
-
-    def _values(self, event: CallEvent, entered: Values) -> Values:
-        """Those of the call as it was entered, also when it ends."""
-        place = (event.stack, event.depth)
-        if event.what is not CallEventKind.ENTERED:
-            ends = event.what in (CallEventKind.RETURNED, CallEventKind.ENDED)
-            return self._given.pop(place, ()) if ends else ()
-        self._given.pop(place, None)
-        if entered and len(self._given) < _MOST_STACKS:
-            self._given[place] = entered
-        return entered
 
     def switches(self, payload: bytes) -> Iterator[Switch]:
         columns, _ = unpack_columns(SWITCH_COLUMNS, payload)
@@ -309,23 +263,3 @@ class _Section:
             own.ended_ns = max(own.ended_ns, time)
             letter = chr(state) if state else ""
             yield Switch(thread.pid, thread.tid or 0, time, what, letter, value)
-
-    def _stack(self, thread: int, number: int) -> CallStack:
-        found = self._stacks.get((thread, number))
-        if found is None:
-            known = self.tables.thread(thread)
-            if len(self._stacks) >= _MOST_STACKS:
-                self._stacks.clear()
-                self._fibers.clear()
-            fiber = self._fibers[thread] = self._fibers.get(thread, 0) + 1
-            tid = known.tid or 0
-            found = CallStack(number, tid, fiber, thread=known.address)
-            self._stacks[thread, number] = found
-        return found
-
-    def _method(self, number: int) -> CalledMethod:
-        found = self._methods.get(number)
-        if found is None:
-            found = method_of(self.tables, number)
-            self._methods[number] = found
-        return found

@@ -19,7 +19,6 @@ from rbtrace_py.aggregate.blocks import (
     Damaged,
     blocks,
     check_file_header,
-    unpack_columns,
 )
 from rbtrace_py.aggregate.callblocks import (
     ProcessNews,
@@ -29,9 +28,10 @@ from rbtrace_py.aggregate.callblocks import (
     process_of,
     rescaled,
 )
-from rbtrace_py.aggregate.calls import CallEventKind, Thread
+from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.tables import TablesReader
+from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import (
     KIND_AT,
     UNKNOWN_METHOD,
@@ -41,12 +41,7 @@ from rbtrace_py.model.calls import (
 )
 from rbtrace_py.model.stacks import FrameKind, RubyThread
 
-CALL_COLUMNS = "qIIIBHQ"
-"""Time since the last one, thread, Ruby stack, method (number of a stack of one frame),
-what, depth, and how long it took or how many were lost, plus 1; 0: unknown."""
 _TABLES = (BlockType.STRINGS, BlockType.FRAMES, BlockType.STACKS, BlockType.THREADS)
-_FIRST = (CallEventKind.ENTERED, CallEventKind.COLLECTED)
-"""What tells first of a stack that something happened in it."""
 _MOST_NAMES = 1 << 20
 _METHOD_KINDS = {FrameKind.C: MethodKind.C, FrameKind.GC: MethodKind.GC}
 _HAPPENED = re.compile(
@@ -94,6 +89,19 @@ class CallsScan:
             raise Damaged("a process that is not there") from None
 
 
+def check_version(path: Path, name: str) -> None:
+    """Raise BadRecording, with the file's ``name``, if rbtrace-py 0.2 made it."""
+    with suppress(Damaged):
+        for kind, *_ in _blocks(path):
+            if kind == BlockType.CALLS:
+                raise BadRecording(
+                    f"{name} was made by rbtrace-py 0.2",
+                    "Read it with rbtrace-py 0.2, or record the calls again",
+                )
+            if kind == BlockType.PROCESS:
+                return
+
+
 def scan(path: Path) -> CallsScan:
     """Read a file; a damaged one as far as it is whole; BadRecording if it is none."""
     found = CallsScan()
@@ -125,12 +133,10 @@ def call_stacks(path: Path, found: CallsScan) -> Iterator[tuple[RubyThread, int]
     """
     streams: dict[tuple[int, int], _Stream] = defaultdict(_Stream)
     with suppress(Damaged):
-        for kind, payload, tables, end in _blocks(path):
+        for kind, payload, _, end in _blocks(path):
             if end > found.end:
                 return
-            if kind == BlockType.CALLS:
-                yield from _stacks(payload, tables)
-            elif kind == BlockType.RECORDS:
+            if kind == BlockType.RECORDS:
                 number = process_of(payload)
                 process = found.process(number).process
                 size = process.record_size
@@ -179,13 +185,6 @@ def _add_process(found: CallsScan, news: ProcessNews) -> None:
         known.process = replace(known.process, scale=scale)
     if news.until is not None:
         known.until = news.until
-
-
-def _stacks(payload: bytes, tables: TablesReader) -> Iterator[tuple[RubyThread, int]]:
-    (_, threads, numbers, _, kinds, *_), _ = unpack_columns(CALL_COLUMNS, payload)
-    for thread, number, kind in set(zip(threads, numbers, kinds, strict=True)):
-        if kind in _FIRST:
-            yield tables.thread(thread), number
 
 
 class _Stream:
