@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rbtrace_py.aggregate.callrecording import CallsRecording
-from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,
@@ -15,6 +13,8 @@ from rbtrace_py.model.stacks import (
     Stack,
     ThreadState,
 )
+from rbtrace_py.recording.call_recording import CallsRecording
+from rbtrace_py.recording.sample_recording import Recording
 
 START = 1_700_000_000 * 10**9
 STEP = 10_000_000

@@ -26,8 +26,8 @@ from spent import Spent, middle
 from stacks import PAUSING, RUNNING, rbspy
 from table import Ratio, Row
 
-from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.bpf.run_statistics import RunStatistics
+from rbtrace_py.recording.call_recording import CallsRecording
 from targets import HERE, ROOT
 
 MAIN = "from rbtrace_py.cli.main import main; main()"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model.recording_meta import Meta
 from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.flamegraph.svg import difference_pieces, flamegraph_pieces
 from rbtrace_py.report.sample_query import ReportOptions

@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 import pytest
 
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model.recording_meta import Meta
 from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.report.sample_query import ReportOptions

@@ -14,13 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rbtrace_py.aggregate.calls import CallEventKind, CallNesting, ReportedCall
-from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
-from rbtrace_py.aggregate.meta import Meta
-from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
-from rbtrace_py.aggregate.tables import printable
 from rbtrace_py.model.calls import (
     CALL_TEXT_GOES_ON,
     CALL_VALUES,
@@ -30,6 +26,10 @@ from rbtrace_py.model.calls import (
     RingStep,
     TickScale,
 )
+from rbtrace_py.model.printable import printable
+from rbtrace_py.model.recording_meta import CALLS_MODE, Meta
+from rbtrace_py.recording.call_writer import CallsWriter, RecordedStep
+from rbtrace_py.recording.sample_recording import RecordingWriter
 from sample_makers import START, shop
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -139,7 +139,9 @@ def calls_with_values(path: Path) -> None:
 
 def _calls_writer(path: Path) -> CallsWriter:
     waiting = [SWITCHES[:4], SWITCHES[4:]]
-    meta = replace(META, unit="ns", rate=0.0, mode=MODE, engine="agent", pids=(4,))
+    meta = replace(
+        META, unit="ns", rate=0.0, mode=CALLS_MODE, engine="agent", pids=(4,)
+    )
     take = lambda: waiting.pop(0) if waiting else []  # noqa: E731
     return CallsWriter(path, meta, NAMES, take)
 

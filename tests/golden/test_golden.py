@@ -18,10 +18,10 @@ from golden_files import FOLDER, check
 from golden_recordings import RECORDINGS
 
 from rbtrace_py import errors
-from rbtrace_py.aggregate.blocks import FILE_HEADER_SIZE, blocks
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.cli.main import main
+from rbtrace_py.recording.blocks import FILE_HEADER_SIZE, blocks
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.rubyvm.layouts import layout_from, table_for

@@ -16,7 +16,7 @@ from test_places import SEED, difference, places
 
 from commands import Tracer
 from processes import LIB, TARGETS, Target
-from rbtrace_py.aggregate.recording import Recording
+from rbtrace_py.recording.sample_recording import Recording
 from ruby_builds import Build, build_gem, each_build
 
 pytestmark = pytest.mark.usefixtures("root")

@@ -17,12 +17,13 @@ NAME = PACKAGE.name
 # What a layer may import beside itself and the bottom layer.
 BELOW: dict[str, set[str]] = {
     "": {"library"},
-    "library": {"report", "session", "aggregate", "linux"},
+    "library": {"report", "session", "recording", "aggregate", "linux"},
     "cli": {
-        "report", "session", "aggregate", "bpf", "agent", "rubyvm", "linux"
+        "report", "session", "recording", "aggregate", "bpf", "agent", "rubyvm", "linux"
     },
     "report": {"aggregate"},
-    "session": {"aggregate", "bpf", "agent", "rubyvm", "linux"},
+    "session": {"recording", "aggregate", "bpf", "agent", "rubyvm", "linux"},
+    "recording": {"aggregate", "linux"},
     "aggregate": set(),
     "bpf": {"linux"},
     "agent": {"linux"},

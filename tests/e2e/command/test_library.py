@@ -13,9 +13,9 @@ import pytest
 
 import rbtrace_py
 from processes import ROOT, margin, run_time
-from rbtrace_py.aggregate.meta import Meta
-from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.model.recording_meta import Meta
+from rbtrace_py.recording.sample_recording import RecordingWriter
 from sample_makers import sample
 
 PAGE = (ROOT / "docs" / "library.md").read_text()

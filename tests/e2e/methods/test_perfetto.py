@@ -12,8 +12,8 @@ from rails import THREADS, Rails
 from commands import Tracer, run
 from perfetto_traces import read, slices_of
 from processes import times
-from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind
+from rbtrace_py.recording.call_recording import CallsRecording
 
 COLLECTION = "garbage_collect"
 

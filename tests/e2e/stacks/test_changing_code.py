@@ -18,8 +18,8 @@ import pytest
 
 from commands import Tracer
 from processes import TARGETS, Target, read_line
-from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.model.stacks import Frame, Sample, SampleFlags
+from rbtrace_py.recording.sample_recording import Recording
 from ruby_builds import Build, each_build
 
 RATE = 999

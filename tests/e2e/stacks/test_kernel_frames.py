@@ -16,9 +16,9 @@ import pytest
 
 from commands import COMMAND, Tracer, by_names, run
 from processes import LIB, ROOT, TARGETS, TIMEOUT, Target, read_line
-from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.linux.procfs import read_int
 from rbtrace_py.model.stacks import FrameKind, Sample
+from rbtrace_py.recording.sample_recording import Recording
 from ruby_builds import Build, each_build
 
 EVENTS = str(TARGETS / "stacks/events.rb")

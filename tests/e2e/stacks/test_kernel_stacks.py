@@ -14,8 +14,8 @@ import pytest
 
 from commands import Tracer, below, by_names, run
 from processes import TARGETS, Target, comes_true, margin, read_line, run_time
-from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.model.stacks import Sample
+from rbtrace_py.recording.sample_recording import Recording
 from ruby_builds import Build, each_build
 
 RATE = 499

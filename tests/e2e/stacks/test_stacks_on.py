@@ -15,9 +15,9 @@ import pytest
 
 from commands import Tracer, below, by_names, run
 from processes import LIB, TARGETS, Target
-from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.linux.probes import find_probes
 from rbtrace_py.linux.process import Process
+from rbtrace_py.recording.sample_recording import Recording
 from rbtrace_py.session.stacks.sampling_options import EventChoice
 from ruby_builds import Build, build_gem, each_build
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rbtrace_py.aggregate.idle import is_idle, without_idle
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.sourcepaths import gem_path, is_library
 from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model.recording_meta import Meta
 from rbtrace_py.model.stacks import Frame, FrameKind, Sample, ThreadState
 from sample_makers import sample, stack
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.cli.main import main
@@ -21,6 +19,8 @@ from rbtrace_py.model.calls import (
     RingStep,
     TickScale,
 )
+from rbtrace_py.model.recording_meta import CALLS_MODE, Meta
+from rbtrace_py.recording.call_writer import CallsWriter, RecordedStep
 
 ENTRY, RETURN, STACK, PLACE = 1, 2, 11, 12
 PID, START = 4, 1_700_000_000_000_000_000
@@ -56,7 +56,9 @@ def path(tmp_path: Path) -> Path:
     def ask(thread: tuple[int, int]) -> None:
         names[thread] = f"worker {thread[1]}"
 
-    meta = Meta(started_ns=START, unit="ns", mode=MODE, engine="agent", pids=(PID,))
+    meta = Meta(
+        started_ns=START, unit="ns", mode=CALLS_MODE, engine="agent", pids=(PID,)
+    )
     source = lambda: switches.pop(0) if switches else []  # noqa: E731
     process = HookedProcess(PID, TickScale(START, START, 1, 1))
     with CallsWriter(path, meta, names, source, ask) as writer:

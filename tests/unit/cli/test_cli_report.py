@@ -15,11 +15,11 @@ import pytest
 
 from commands import run
 from rbtrace_py.aggregate.histogram import Histogram, SignedHistogram
-from rbtrace_py.aggregate.meta import RUN_TIME, Meta
-from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.model.recording_meta import RUN_TIME, Meta
 from rbtrace_py.model.stacks import ThreadState
+from rbtrace_py.recording.sample_recording import RecordingWriter
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.formats import FORMATS
 from rbtrace_py.report.json.results import document

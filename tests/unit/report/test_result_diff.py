@@ -20,9 +20,9 @@ from rbtrace_py.aggregate.histogram import (
     SignedHistogram,
 )
 from rbtrace_py.aggregate.methods import MethodGroup
-from rbtrace_py.aggregate.result_files import read_result
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.errors import BadRecording
+from rbtrace_py.recording.result_files import read_result
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.json.results import document
 from rbtrace_py.report.json.serializer import dumps

@@ -20,7 +20,6 @@ from rbtrace_py.aggregate.calls import (
 )
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
-from rbtrace_py.aggregate.tables import printable
 from rbtrace_py.model.calls import (
     CALL_ORPHAN,
     CalledMethod,
@@ -28,6 +27,7 @@ from rbtrace_py.model.calls import (
     CallRecord,
     MethodKind,
 )
+from rbtrace_py.model.printable import printable
 from rbtrace_py.model.stacks import (
     GC_FRAME,
     Frame,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.model.recording_meta import Meta
 from rbtrace_py.model.stacks import Sample, Stack
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import click
 
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.aggregate.recording import EXTENSION, RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.cli.common import options as o
@@ -23,6 +22,7 @@ from rbtrace_py.cli.common.target_options import takes
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.stacks import Sample
+from rbtrace_py.recording.sample_recording import EXTENSION, RecordingWriter
 from rbtrace_py.report.file_formats import RECORDING, described
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.targets.targets import Targets

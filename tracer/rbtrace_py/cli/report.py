@@ -9,7 +9,6 @@ from typing import Any, BinaryIO
 
 import click
 
-from rbtrace_py.aggregate.callwriter import MODE as CALLS
 from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.sampling import Statistics
@@ -25,6 +24,7 @@ from rbtrace_py.cli.common.call_report import (
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.option_fields import argument, option, typed
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
+from rbtrace_py.model.recording_meta import CALLS_MODE
 from rbtrace_py.model.stacks import ThreadState
 from rbtrace_py.report.file_formats import RECORDING, format_of_file
 from rbtrace_py.report.flamegraph.svg import difference_pieces
@@ -250,7 +250,7 @@ def _compare_stacks(
     if not options.idle:
         profiles = list(map(without_idle, profiles))
     before, after = (profile.counts for profile in profiles)
-    modes = {profile.meta.mode for profile in profiles} - {CALLS}
+    modes = {profile.meta.mode for profile in profiles} - {CALLS_MODE}
     if before.statistics.unit != after.statistics.unit or len(modes) > 1:
         raise UsageError(
             "the recordings have different units or modes",

@@ -9,7 +9,6 @@ what to do. Nothing here prints.
 from __future__ import annotations
 
 from rbtrace_py.aggregate.histogram import Distribution
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.methods import MethodGroup, MethodResult
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.results import Group, Result
@@ -64,6 +63,7 @@ from rbtrace_py.model.dump import Dump, DumpedFiber, DumpedThread
 from rbtrace_py.model.events import Event, RaiseEvent
 from rbtrace_py.model.listed_probes import Listed
 from rbtrace_py.model.process_state import MemoryUse, ThreadBacktrace
+from rbtrace_py.model.recording_meta import Meta
 from rbtrace_py.model.stacks import (
     Frame,
     FrameKind,

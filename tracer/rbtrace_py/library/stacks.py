@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rbtrace_py.aggregate.idle import without_idle
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.aggregate.recording import RecordingWriter
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.errors import (
@@ -19,11 +17,13 @@ from rbtrace_py.library.targets import Pids, pid_list
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.dump import Dump
+from rbtrace_py.model.recording_meta import Meta
 from rbtrace_py.model.stacks import (
     RubyThread,
     Sample,
     SampleFlags,
 )
+from rbtrace_py.recording.sample_recording import RecordingWriter
 from rbtrace_py.report.exchange.folded import folded_rows
 from rbtrace_py.report.exchange.rows import Folding
 from rbtrace_py.report.formats import FORMATS, format_named

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rbtrace_py.aggregate.callfold import CallFold
-from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import ReportedCall, Thread
-from rbtrace_py.aggregate.callwriter import MODE
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.aggregate.recording import Recording, is_recording
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuOfCalls, CpuTimes, Switch
@@ -22,6 +19,9 @@ from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.options import rbtrace_times_option
 from rbtrace_py.errors import NoSuchTarget, UsageError
+from rbtrace_py.model.recording_meta import CALLS_MODE
+from rbtrace_py.recording.call_recording import CallsRecording
+from rbtrace_py.recording.sample_recording import Recording, is_recording
 from rbtrace_py.report.exchange.chrome import chrome_pieces
 from rbtrace_py.report.exchange.perfetto import perfetto_pieces
 from rbtrace_py.report.exchange.speedscope_calls import evented_pieces
@@ -52,7 +52,7 @@ def has_calls(path: str) -> bool:
     """Is it a recording of ``calls --record``, or a folder of them?"""
     if Path(path).is_dir():
         return True
-    return is_recording(path) and Recording(path).meta.mode == MODE
+    return is_recording(path) and Recording(path).meta.mode == CALLS_MODE
 
 
 def call_format_of_file(path: str | None) -> str | None:

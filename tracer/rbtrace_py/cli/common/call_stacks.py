@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from rbtrace_py.agent.arming import HookMismatch
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.results import lost
 from rbtrace_py.aggregate.sampling import Statistics
@@ -20,6 +19,7 @@ from rbtrace_py.cli.common.session_start import attached, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.ticker import Ticker
 from rbtrace_py.errors import TOO_MUCH_LOST
+from rbtrace_py.model.recording_meta import Meta
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.report.terminal.weights import amount

@@ -12,12 +12,8 @@ from typing import Protocol, TypeVar
 import click
 
 from rbtrace_py import __version__
-from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
-from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
-from rbtrace_py.aggregate.meta import Meta
 from rbtrace_py.aggregate.sampling import utc
-from rbtrace_py.aggregate.segments import SegmentsWriter
 from rbtrace_py.cli.common.messages import say_note, say_wrote
 from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.options import (
@@ -26,6 +22,10 @@ from rbtrace_py.cli.common.options import (
     rbtrace_times_option,
 )
 from rbtrace_py.cli.common.output import Output, cannot_write, opened
+from rbtrace_py.model.recording_meta import CALLS_MODE, Meta
+from rbtrace_py.recording.call_recording import CallsRecording
+from rbtrace_py.recording.call_segments import SegmentsWriter
+from rbtrace_py.recording.call_writer import CallsWriter, RecordedStep
 from rbtrace_py.report.json.calls import call_document
 from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.report.terminal.calls import CallLines, CallsForm
@@ -235,7 +235,7 @@ class CallRecorder:
             meta = Meta(
                 started_ns=time.time_ns(),
                 unit="ns",
-                mode=MODE,
+                mode=CALLS_MODE,
                 engine="agent",
                 pids=tuple(targets.pids),
                 command=" ".join(command),

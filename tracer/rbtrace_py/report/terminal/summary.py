@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rbtrace_py.aggregate.meta import RUN_TIME
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import Share
+from rbtrace_py.model.recording_meta import RUN_TIME
 from rbtrace_py.model.stacks import Frame, FrameKind
 from rbtrace_py.report.exchange.rows import clean, frame_text
 from rbtrace_py.report.paths import shown_path

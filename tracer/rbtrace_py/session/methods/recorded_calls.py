@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from rbtrace_py.agent.arming import Armed
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.shared import TicksOf
-from rbtrace_py.aggregate.callblocks import MOST_AT_ONCE, MOST_RECORD
-from rbtrace_py.aggregate.callwriter import RecordedStep
 from rbtrace_py.model.calls import CALL_ORPHAN, FLAGS_AT, KIND_AT, CallKind, RingStep
+from rbtrace_py.recording.call_blocks import MOST_AT_ONCE, MOST_RECORD
+from rbtrace_py.recording.call_writer import RecordedStep
 from rbtrace_py.session.methods.calls import TracedCalls
 from rbtrace_py.session.methods.traced_process import TracedProcess, hooked
 

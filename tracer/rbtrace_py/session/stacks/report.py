@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rbtrace_py.aggregate.meta import RUN_TIME
 from rbtrace_py.aggregate.profile import Profile
-from rbtrace_py.aggregate.recording import Recording, is_recording
-from rbtrace_py.aggregate.result_files import read_result
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.errors import NoSuchTarget, UsageError
 from rbtrace_py.linux.text import safe_text
+from rbtrace_py.model.recording_meta import RUN_TIME
 from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
+from rbtrace_py.recording.result_files import read_result
+from rbtrace_py.recording.sample_recording import Recording, is_recording
 
 __all__ = ["Filters", "Recorded", "is_recording", "open_recorded", "read_result"]
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rbtrace_py.aggregate.meta import RUN_TIME, Meta
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.errors import (
     NoSuchTarget,
@@ -19,6 +18,7 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.kernel import missing_for_bpf
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.recording_meta import RUN_TIME, Meta
 from rbtrace_py.model.stacks import Sample
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling_options import (

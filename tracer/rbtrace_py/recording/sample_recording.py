@@ -1,8 +1,9 @@
-"""Recordings: samples in a file that can be read however the writing ended.
+"""Writer and reader of recordings of samples.
 
-A file is a header and blocks (``blocks``). A META block begins a section; in it follow
-tables of what samples refer to (``tables``), the samples, and what was lost, again and
-again. Each flush is one write of whole blocks. docs/formats has it byte by byte.
+A file is a header and blocks (``blocks``). A META block begins a section. Each flush
+writes whole blocks at once: tables that samples refer to (``lookup_tables``), samples,
+and losses. A file is readable up to its last whole block, however the writer ended.
+docs/formats/recordings.md specifies the format.
 """
 
 from __future__ import annotations
@@ -18,7 +19,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from rbtrace_py.aggregate.blocks import (
+from rbtrace_py.aggregate.sampling import Incomplete, Statistics
+from rbtrace_py.aggregate.stacktree import MAX_NODES
+from rbtrace_py.errors import BadRecording
+from rbtrace_py.model.recording_meta import Meta
+from rbtrace_py.model.stacks import (
+    RUN_QUEUE,
+    Sample,
+    SampleFlags,
+    Stack,
+    ThreadState,
+)
+from rbtrace_py.recording.blocks import (
     FILE_HEADER_SIZE,
     MAGIC,
     BlockType,
@@ -31,23 +43,12 @@ from rbtrace_py.aggregate.blocks import (
     pack_columns,
     unpack_columns,
 )
-from rbtrace_py.aggregate.meta import (
-    Meta,
+from rbtrace_py.recording.lookup_tables import MAX_DEPTH, TablesReader, TablesWriter
+from rbtrace_py.recording.metadata import (
     decode_losses,
     decode_meta,
     encode_losses,
     encode_meta,
-)
-from rbtrace_py.aggregate.sampling import Incomplete, Statistics
-from rbtrace_py.aggregate.stacktree import MAX_NODES
-from rbtrace_py.aggregate.tables import MAX_DEPTH, TablesReader, TablesWriter
-from rbtrace_py.errors import BadRecording
-from rbtrace_py.model.stacks import (
-    RUN_QUEUE,
-    Sample,
-    SampleFlags,
-    Stack,
-    ThreadState,
 )
 
 SAMPLE_COLUMNS = "qIIBBQQ"

@@ -12,13 +12,8 @@ from pathlib import Path
 import pytest
 
 from processes import times
-from rbtrace_py.aggregate.blocks import BlockType, block, file_header
 from rbtrace_py.aggregate.callfold import CallFold
-from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import CallNesting, ReportedCall, Thread
-from rbtrace_py.aggregate.callwriter import MODE, CallsWriter, RecordedStep
-from rbtrace_py.aggregate.meta import Meta, encode_meta
-from rbtrace_py.aggregate.recording import Recording
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import Switch, SwitchKind
@@ -31,13 +26,19 @@ from rbtrace_py.model.calls import (
     RingStep,
     TickScale,
 )
+from rbtrace_py.model.recording_meta import CALLS_MODE, Meta
 from rbtrace_py.model.stacks import RubyThread
+from rbtrace_py.recording.blocks import BlockType, block, file_header
+from rbtrace_py.recording.call_recording import CallsRecording
+from rbtrace_py.recording.call_writer import CallsWriter, RecordedStep
+from rbtrace_py.recording.metadata import encode_meta
+from rbtrace_py.recording.sample_recording import Recording
 from sample_makers import damage_of
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END = range(1, 8)
 STACK, PLACE, THREAD, TEXT = 11, 12, 13, 14
 SEED = 20_260_105
-META = Meta(started_ns=1_000, unit="ns", mode=MODE, engine="agent", pids=(4,))
+META = Meta(started_ns=1_000, unit="ns", mode=CALLS_MODE, engine="agent", pids=(4,))
 METHODS = [
     CalledMethod(MethodKind.RUBY, "A", False, "é\n", "/a b.rb", 7),
     CalledMethod(MethodKind.C, "B", True, "c"),

@@ -1,7 +1,7 @@
-"""Blocks of a recording: typed, compressed, each with its length and check sum.
+"""Blocks of a recording: typed, compressed, each with its length and checksum.
 
-docs/formats has the layout byte by byte. Here is only what is the same for every
-block; what they hold is the business of ``tables``.
+This module knows the layout that all blocks share; ``lookup_tables``, ``metadata``, and
+``call_blocks`` know the contents. docs/formats/recordings.md specifies both.
 """
 
 from __future__ import annotations

@@ -27,15 +27,15 @@ from test_call_recording import (
 )
 from test_call_steps import PROCESS, live
 
-from rbtrace_py.aggregate import callrecording
-from rbtrace_py.aggregate.blocks import FILE_HEADER_SIZE
-from rbtrace_py.aggregate.callblocks import rescaled
-from rbtrace_py.aggregate.callrecording import CallsRecording
-from rbtrace_py.aggregate.callwriter import CallsWriter, RecordedStep
 from rbtrace_py.aggregate.sampling import Incomplete
-from rbtrace_py.aggregate.segments import SegmentsWriter, segments_in
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import MAX_TICKS, CallRecord, RingStep
+from rbtrace_py.recording import call_recording
+from rbtrace_py.recording.blocks import FILE_HEADER_SIZE
+from rbtrace_py.recording.call_blocks import rescaled
+from rbtrace_py.recording.call_recording import CallsRecording
+from rbtrace_py.recording.call_segments import SegmentsWriter, segments_in
+from rbtrace_py.recording.call_writer import CallsWriter, RecordedStep
 from sample_makers import damage_of
 
 SECOND = 1_000_000_000
@@ -340,7 +340,7 @@ def test_the_oldest_is_deleted_before_it_is_read(
     writer.close()
     found = segments_in(tmp_path)
     listings = iter([[tmp_path / "gone.rbrec", *found], found])
-    monkeypatch.setattr(callrecording, "segments_in", lambda folder: next(listings))
+    monkeypatch.setattr(call_recording, "segments_in", lambda folder: next(listings))
     recording = CallsRecording(tmp_path)
     assert (recording.meta, len(list(recording))) == (META, 4)
 

@@ -28,27 +28,7 @@ from test_call_recording import (
 from test_call_recording import SWITCHES as SWITCHED
 
 from processes import times
-from rbtrace_py.aggregate.blocks import (
-    FILE_HEADER_SIZE,
-    BlockType,
-    Damaged,
-    block,
-    blocks,
-    file_header,
-)
-from rbtrace_py.aggregate.callblocks import (
-    ProcessNews,
-    decode_methods,
-    decode_process,
-    decode_records,
-    encode_process,
-    process_of,
-    rescaled,
-)
-from rbtrace_py.aggregate.callrecording import CallsRecording
 from rbtrace_py.aggregate.calls import ReportedCall
-from rbtrace_py.aggregate.callwriter import CallsWriter, RecordedStep
-from rbtrace_py.aggregate.meta import encode_meta
 from rbtrace_py.aggregate.reportedcalls import HookedProcess, ReportedCalls
 from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.model.calls import (
@@ -59,6 +39,26 @@ from rbtrace_py.model.calls import (
     RingStep,
     TickScale,
 )
+from rbtrace_py.recording.blocks import (
+    FILE_HEADER_SIZE,
+    BlockType,
+    Damaged,
+    block,
+    blocks,
+    file_header,
+)
+from rbtrace_py.recording.call_blocks import (
+    ProcessNews,
+    decode_methods,
+    decode_process,
+    decode_records,
+    encode_process,
+    process_of,
+    rescaled,
+)
+from rbtrace_py.recording.call_recording import CallsRecording
+from rbtrace_py.recording.call_writer import CallsWriter, RecordedStep
+from rbtrace_py.recording.metadata import encode_meta
 from sample_makers import damage_of
 
 SEED = 20_261_123

@@ -21,14 +21,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rbtrace_py.aggregate import blocks as b
-from rbtrace_py.aggregate.blocks import BlockType, block, file_header, pack_columns
-from rbtrace_py.aggregate.meta import RUN_TIME, Meta
-from rbtrace_py.aggregate.recording import Recording, RecordingWriter
 from rbtrace_py.aggregate.sampling import Incomplete, Statistics
-from rbtrace_py.aggregate.tables import MAX_DEPTH
 from rbtrace_py.errors import BadRecording
+from rbtrace_py.model.recording_meta import RUN_TIME, Meta
 from rbtrace_py.model.stacks import Frame, FrameKind, Sample, SampleFlags, Stack
+from rbtrace_py.recording import blocks as b
+from rbtrace_py.recording.blocks import BlockType, block, file_header, pack_columns
+from rbtrace_py.recording.lookup_tables import MAX_DEPTH
+from rbtrace_py.recording.sample_recording import Recording, RecordingWriter
 from rbtrace_py.session.stacks.report import open_recorded
 from sample_makers import MAIN, START, damage_of, frame, sample, shop
 
@@ -455,8 +455,8 @@ KILLED = """
 import os, sys
 sys.path[:0] = sys.argv[2:]
 from sample_makers import shop
-from rbtrace_py.aggregate.meta import RUN_TIME, Meta
-from rbtrace_py.aggregate.recording import RecordingWriter
+from rbtrace_py.model.recording_meta import RUN_TIME, Meta
+from rbtrace_py.recording.sample_recording import RecordingWriter
 writer = RecordingWriter(sys.argv[1], Meta())
 for number, one in enumerate(shop(10**9)):
     writer.add(one)

@@ -1,4 +1,4 @@
-"""Recordings of calls, to be read: every entry and return (``recording``)."""
+"""Reader of recordings of calls, which contain every entry and return."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rbtrace_py.aggregate.blocks import (
+from rbtrace_py.aggregate.calls import (
+    CallEvent,
+    CallEventKind,
+    ReportedCall,
+    Thread,
+)
+from rbtrace_py.aggregate.reportedcalls import ReportedCalls
+from rbtrace_py.aggregate.sampling import Incomplete, Statistics
+from rbtrace_py.aggregate.switches import Switch, SwitchKind
+from rbtrace_py.errors import BadRecording
+from rbtrace_py.model.stacks import RubyThread
+from rbtrace_py.recording.blocks import (
     FILE_HEADER_SIZE,
     BlockType,
     Damaged,
@@ -18,34 +29,23 @@ from rbtrace_py.aggregate.blocks import (
     check_file_header,
     unpack_columns,
 )
-from rbtrace_py.aggregate.callblocks import (
+from rbtrace_py.recording.call_blocks import (
     decode_process,
     decode_records,
     process_of,
 )
-from rbtrace_py.aggregate.calls import (
-    CallEvent,
-    CallEventKind,
-    ReportedCall,
-    Thread,
-)
-from rbtrace_py.aggregate.callscan import (
+from rbtrace_py.recording.call_scan import (
     CallsScan,
     ScannedProcess,
     call_stacks,
     check_version,
     scan,
 )
-from rbtrace_py.aggregate.callwriter import SWITCH_COLUMNS
-from rbtrace_py.aggregate.meta import decode_losses
-from rbtrace_py.aggregate.recording import Path_, Recording
-from rbtrace_py.aggregate.reportedcalls import ReportedCalls
-from rbtrace_py.aggregate.sampling import Incomplete, Statistics
-from rbtrace_py.aggregate.segments import segments_in
-from rbtrace_py.aggregate.switches import Switch, SwitchKind
-from rbtrace_py.aggregate.tables import TablesReader
-from rbtrace_py.errors import BadRecording
-from rbtrace_py.model.stacks import RubyThread
+from rbtrace_py.recording.call_segments import segments_in
+from rbtrace_py.recording.call_writer import SWITCH_COLUMNS
+from rbtrace_py.recording.lookup_tables import TablesReader
+from rbtrace_py.recording.metadata import decode_losses
+from rbtrace_py.recording.sample_recording import Path_, Recording
 
 _TURNS = {int(what): what for what in SwitchKind}
 _CALLS = frozenset({BlockType.RECORDS, BlockType.PROCESS})
@@ -64,7 +64,7 @@ class _File(NamedTuple):
 class CallsRecording:
     """A recording of calls: iterate for its events, any number of times.
 
-    A folder is read as one recording, segment by segment (``segments``). ``timeline``
+    A folder is read as one recording, segment by segment (``call_segments``). ``timeline``
     also yields the scheduler's switches.
 
     meta: of the first section

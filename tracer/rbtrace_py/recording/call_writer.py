@@ -1,7 +1,7 @@
-"""Writes recordings of calls: what the rings have, as it is (``recording``).
+"""Writer of recordings of calls: the records of the rings, unchanged.
 
-Nothing is done per event. A method is a stack of one frame. When threads were on CPUs
-stands in blocks of its own, before the records of the same time.
+No code runs per event. A method is a stack of one frame. The scheduler's switches are
+in blocks of their own, before the records of the same time.
 """
 
 from __future__ import annotations
@@ -9,25 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.aggregate.blocks import BlockType, block, pack_columns
-from rbtrace_py.aggregate.callblocks import (
+from rbtrace_py.aggregate.callfold import frame_of
+from rbtrace_py.aggregate.calls import Thread
+from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.aggregate.sampling import Statistics
+from rbtrace_py.aggregate.switches import Switch
+from rbtrace_py.model.calls import CalledMethod, MethodKind, RingStep
+from rbtrace_py.model.recording_meta import Meta
+from rbtrace_py.model.stacks import GC_FRAME, RubyThread, Stack
+from rbtrace_py.recording.blocks import BlockType, block, pack_columns
+from rbtrace_py.recording.call_blocks import (
     ProcessNews,
     encode_methods,
     encode_process,
     encode_records,
 )
-from rbtrace_py.aggregate.callfold import frame_of
-from rbtrace_py.aggregate.calls import Thread
-from rbtrace_py.aggregate.meta import Meta
-from rbtrace_py.aggregate.recording import FLUSH_SAMPLES, Path_, RecordingWriter
-from rbtrace_py.aggregate.reportedcalls import HookedProcess
-from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.aggregate.switches import Switch
-from rbtrace_py.model.calls import CalledMethod, MethodKind, RingStep
-from rbtrace_py.model.stacks import GC_FRAME, RubyThread, Stack
+from rbtrace_py.recording.sample_recording import FLUSH_SAMPLES, Path_, RecordingWriter
 
-MODE = "calls"
-"""Of META of such a recording."""
 SWITCH_COLUMNS = "qIBBI"
 """Time since the last one, thread, what, state, and the CPU or how many were lost."""
 MOST_WAITING = 4 << 20

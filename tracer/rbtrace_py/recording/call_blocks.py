@@ -11,17 +11,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from rbtrace_py.aggregate.blocks import (
+from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.model.calls import CALL_RECORD_SIZE, RingStep, TickScale
+from rbtrace_py.model.printable import printable
+from rbtrace_py.recording.blocks import (
     BlockType,
     Damaged,
     block,
     pack_columns,
     unpack_columns,
 )
-from rbtrace_py.aggregate.meta import dump_json, load_json
-from rbtrace_py.aggregate.reportedcalls import HookedProcess
-from rbtrace_py.aggregate.tables import printable
-from rbtrace_py.model.calls import CALL_RECORD_SIZE, RingStep, TickScale
+from rbtrace_py.recording.metadata import dump_json, load_json
 
 METHOD_COLUMNS = "III"
 """Number of the process, number of the method, number of its stack of one frame."""

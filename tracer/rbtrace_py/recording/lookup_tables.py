@@ -12,15 +12,16 @@ from collections.abc import Iterator, Sequence, Sized
 from itertools import accumulate, pairwise
 from typing import TypeVar
 
-from rbtrace_py.aggregate.blocks import (
+from rbtrace_py.aggregate.stacktree import MAX_NODES, StackTree
+from rbtrace_py.model.printable import printable
+from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, Stack
+from rbtrace_py.recording.blocks import (
     BlockType,
     Damaged,
     block,
     pack_columns,
     unpack_columns,
 )
-from rbtrace_py.aggregate.stacktree import MAX_NODES, StackTree
-from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, Stack
 
 MAX_DEPTH = 1 << 14
 """Frames of a stack; what is deeper is written without its outermost ones."""
@@ -281,8 +282,3 @@ _KINDS = {int(kind): kind for kind in FrameKind}
 def _check_room(table: Sized, more: Sized) -> None:
     if len(table) + len(more) > _MAX_ENTRIES:
         raise Damaged("a table that is too large")
-
-
-def printable(text: str) -> str:
-    """A recording may come from anywhere: no control characters out of it."""
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)

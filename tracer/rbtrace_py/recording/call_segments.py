@@ -16,16 +16,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rbtrace_py.aggregate.callwriter import (
-    MOST_WAITING,
-    CallsWriter,
-    RecordedStep,
-)
-from rbtrace_py.aggregate.recording import EXTENSION, is_full
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import KIND_AT, CalledMethod, CallKind, RingStep
+from rbtrace_py.recording.call_writer import (
+    MOST_WAITING,
+    CallsWriter,
+    RecordedStep,
+)
+from rbtrace_py.recording.sample_recording import EXTENSION, is_full
 
 _NAME = re.compile(r"\d{8}T\d{6}-\d{6}\.rbrec")
 _MOST_NUMBER = 900_000

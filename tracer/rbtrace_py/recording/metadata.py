@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 
-from rbtrace_py.aggregate.blocks import Damaged
 from rbtrace_py.aggregate.sampling import LOSSES, Statistics
-from rbtrace_py.aggregate.tables import printable
+from rbtrace_py.model.printable import printable
+from rbtrace_py.model.recording_meta import Meta
+from rbtrace_py.recording.blocks import Damaged
 
 _MAX_JSON = 1 << 20
 _MAX_TEXT = 4096
@@ -16,42 +17,6 @@ _ALWAYS = ("rounds", "late", "failed")
 _MAX_NUMBER = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
-    """Description of a recording's section. Unknown texts are empty.
-
-    unit: unit of weights, as in ``Statistics``
-    rate: requested sampling passes per second
-    mode: ``cpu``, ``wall``, ``offcpu``, ``gvl`` or ``event``
-    engine: ``bpf``, ``memory`` or ``agent``
-    command: command line of the target
-    rubies: Ruby versions of the targets
-    tool: name and version of the program that made the recording
-    folder: working directory of the target
-    most_calls: number of calls to read in a recording of calls; 0: all
-    event: event at which stacks were read, in mode event
-    argument: argument of the event that gives the weight
-    weights: RUN_TIME if running time belongs to the stacks that were seen running;
-        recordings of older versions lack it
-    """
-
-    started_ns: int = 0
-    unit: str = "samples"
-    rate: float = 0.0
-    mode: str = ""
-    engine: str = ""
-    pids: tuple[int, ...] = ()
-    command: str = ""
-    rubies: tuple[str, ...] = ()
-    tool: str = ""
-    folder: str = ""
-    most_calls: int = 0
-    event: str = ""
-    argument: str = ""
-    weights: str = ""
-
-
-RUN_TIME = "run time"
 _RARE = ("most_calls", "event", "argument", "weights")
 """Fields that are left out where they say nothing."""
 

@@ -13,24 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from rbtrace_py.aggregate.blocks import (
-    FILE_HEADER_SIZE,
-    BlockType,
-    Damaged,
-    blocks,
-    check_file_header,
-)
-from rbtrace_py.aggregate.callblocks import (
-    ProcessNews,
-    decode_methods,
-    decode_process,
-    decode_records,
-    process_of,
-    rescaled,
-)
 from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
-from rbtrace_py.aggregate.tables import TablesReader
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import (
     KIND_AT,
@@ -40,6 +24,22 @@ from rbtrace_py.model.calls import (
     MethodKind,
 )
 from rbtrace_py.model.stacks import FrameKind, RubyThread
+from rbtrace_py.recording.blocks import (
+    FILE_HEADER_SIZE,
+    BlockType,
+    Damaged,
+    blocks,
+    check_file_header,
+)
+from rbtrace_py.recording.call_blocks import (
+    ProcessNews,
+    decode_methods,
+    decode_process,
+    decode_records,
+    process_of,
+    rescaled,
+)
+from rbtrace_py.recording.lookup_tables import TablesReader
 
 _TABLES = (BlockType.STRINGS, BlockType.FRAMES, BlockType.STACKS, BlockType.THREADS)
 _MOST_NAMES = 1 << 20

@@ -1,0 +1,1 @@
+"""Recordings and results in files: written, opened, filtered, and read."""
