@@ -36,8 +36,8 @@ ORDER = (
     *("trace", "calls", "EventStream", "MethodCall"),
     *("eval", "Evaluation", "RubyError", "backtraces", "memory", "probes"),
     *("attach_agent", "detach_agent"),
-    *("attach", "Sampler", "count_samples", "read_recording", "fold", "render"),
-    *("formats", "dump", "dump_core"),
+    *("attach", "Sampler", "count_samples", "read_recording", "read_calls"),
+    *("fold", "render", "formats", "dump", "dump_core"),
 )
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Raises):\n", re.MULTILINE)
 _ITEM = re.compile(r"^    (\S.*?): (.*)$")

@@ -19,6 +19,7 @@ from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.model.recording_meta import RUN_TIME, Meta
 from rbtrace_py.model.stacks import ThreadState
+from rbtrace_py.recording.recording_filters import Filters
 from rbtrace_py.recording.sample_recording import RecordingWriter
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.formats import FORMATS
@@ -30,7 +31,6 @@ from rbtrace_py.report.terminal.results import (
     latency_report,
     values_report,
 )
-from rbtrace_py.session.stacks.report import Filters
 from sample_makers import START, WORKER, sample, shop
 
 

@@ -29,7 +29,6 @@ from rbtrace_py.recording import blocks as b
 from rbtrace_py.recording.blocks import BlockType, block, file_header, pack_columns
 from rbtrace_py.recording.lookup_tables import MAX_DEPTH
 from rbtrace_py.recording.sample_recording import Recording, RecordingWriter
-from rbtrace_py.session.stacks.report import open_recorded
 from sample_makers import MAIN, START, damage_of, frame, sample, shop
 
 META = Meta(
@@ -158,7 +157,7 @@ def test_the_time_between_appended_parts_does_not_count(path: Path) -> None:
         statistics = Statistics(rate=99.0, started_ns=began)
         with RecordingWriter(path, meta, statistics, append=True):
             statistics.rounds, statistics.ended_ns = 99, began + second
-    found = open_recorded(str(path)).profile.counts.statistics
+    found = Recording(path).read().profile.counts.statistics
     assert (found.duration_ns, found.achieved_rate) == (2 * second, 99.0)
 
 

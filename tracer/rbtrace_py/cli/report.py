@@ -17,8 +17,6 @@ from rbtrace_py.cli.common.call_report import (
     CALL_FORMATS,
     CallReportOptions,
     call_format_of_file,
-    has_calls,
-    read_folded,
     show_calls,
 )
 from rbtrace_py.cli.common.messages import say_note
@@ -26,6 +24,10 @@ from rbtrace_py.cli.common.option_fields import argument, option, typed
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.model.recording_meta import CALLS_MODE
 from rbtrace_py.model.stacks import ThreadState
+from rbtrace_py.recording.call_recording import CallsRecording
+from rbtrace_py.recording.open_recording import has_calls, is_recording, open_recording
+from rbtrace_py.recording.recording_filters import Filters
+from rbtrace_py.recording.result_files import read_result
 from rbtrace_py.report.file_formats import RECORDING, format_of_file
 from rbtrace_py.report.flamegraph.svg import difference_pieces
 from rbtrace_py.report.formats import FORMATS
@@ -41,12 +43,6 @@ from rbtrace_py.report.terminal.results import (
 )
 from rbtrace_py.report.text import escape
 from rbtrace_py.session.stacks.off_cpu import WAIT_FRAMES
-from rbtrace_py.session.stacks.report import (
-    Filters,
-    is_recording,
-    open_recorded,
-    read_result,
-)
 
 _STATES = {state.name.lower(): state for state in ThreadState}
 
@@ -154,11 +150,12 @@ def _show(
     """Write the report; return the statistics of its recording."""
     if len(files) != 1:
         raise UsageError(f"{len(files)} files", "Give one file, or two with --diff")
-    if has_calls(files[0]):
-        return [show_calls(files[0], filters, options, _stem(files[0]))]
     if not is_recording(files[0]):
         _show_result(files[0], filters, options)
         return []
+    recording = open_recording(files[0], filters)
+    if isinstance(recording, CallsRecording):
+        return [show_calls(files[0], recording, options, _stem(files[0]))]
     if options.format_ in CALL_FORMATS:
         raise UsageError(
             f"{options.format_} works on calls, but {files[0]} has samples",
@@ -169,7 +166,7 @@ def _show(
             f"{options.of_calls} works on calls, but {files[0]} has samples"
         )
     r.check_separate(options)
-    recorded = open_recorded(files[0], filters)
+    recorded = recording.read()
     _say(recorded.notes)
     if recorded.missing is not None:
         raise recorded.missing
@@ -209,7 +206,7 @@ def _compare(
     if len(files) != 2:
         raise UsageError("--diff needs two files: before and after")
     name = options.format_
-    if all(has_calls(path) or is_recording(path) for path in files):
+    if all(map(is_recording, files)):
         return _compare_stacks(files, filters, options, name)
     _check_result_options(filters, options)
     before, after = map(read_result, files)
@@ -236,8 +233,9 @@ def _compare_stacks(
         raise UsageError(
             f"--diff does not support the format {name}", "Use a table, or flamegraph"
         )
+    of_calls = replace(filters, states=frozenset())
     both = [
-        (read_folded if has_calls(path) else open_recorded)(path, filters)
+        open_recording(path, of_calls if has_calls(path) else filters).read()
         for path in files
     ]
     for path, recorded in zip(files, both, strict=True):

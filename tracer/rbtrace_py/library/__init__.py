@@ -41,6 +41,7 @@ from rbtrace_py.library.measuring import (
     methods,
     values,
 )
+from rbtrace_py.library.recordings import read_calls, read_recording
 from rbtrace_py.library.stacks import (
     Sampler,
     attach,
@@ -49,7 +50,6 @@ from rbtrace_py.library.stacks import (
     dump_core,
     fold,
     formats,
-    read_recording,
     render,
 )
 from rbtrace_py.library.streams import (
@@ -73,7 +73,8 @@ from rbtrace_py.model.stacks import (
     Stack,
     ThreadState,
 )
-from rbtrace_py.session.stacks.report import Filters, Recorded
+from rbtrace_py.recording.recording_filters import Filters
+from rbtrace_py.recording.sample_recording import Recorded
 from rbtrace_py.session.targets.confirmation import NotConfirmed
 
 __all__ = [
@@ -138,6 +139,7 @@ __all__ = [
     "memory",
     "methods",
     "probes",
+    "read_calls",
     "read_recording",
     "render",
     "trace",

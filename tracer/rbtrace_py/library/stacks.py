@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
@@ -35,7 +33,6 @@ from rbtrace_py.session.stacks.cores import CoreOptions
 from rbtrace_py.session.stacks.cores import dump_core as _dump_core
 from rbtrace_py.session.stacks.dump import DumpOptions
 from rbtrace_py.session.stacks.dump import dump as _dump
-from rbtrace_py.session.stacks.report import Filters, Recorded, open_recorded
 from rbtrace_py.session.stacks.ruby_process import MEMORY_MODES, SamplingMode
 from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
@@ -209,24 +206,6 @@ def count_samples(samples: Iterable[Sample]) -> Profile:
         samples: ``count_samples(s for s in sampler.samples(seconds=1) if …)``.
     """
     return Profile(StackCounts(Statistics("ns")).add_all(samples))
-
-
-def read_recording(
-    path: str, filters: Filters | None = None, *, idle: bool = False
-) -> Recorded:
-    """Read a recording, as ``rbtrace-py report`` does.
-
-    Args:
-        path: Its file.
-        filters: Conditions on samples. Without them, all are read.
-        idle: Include idle samples, in which a thread waits for work.
-
-    Raises:
-        BadRecording: The file is not a recording.
-        OSError: The file cannot be read.
-    """
-    found = open_recorded(path, filters)
-    return found if idle else replace(found, profile=without_idle(found.profile))
 
 
 def fold(

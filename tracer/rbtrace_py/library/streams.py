@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
+from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
 from rbtrace_py.aggregate.results import LOSSES
 from rbtrace_py.errors import UsageError
 from rbtrace_py.library.measuring import AgentKeywords
@@ -67,6 +67,37 @@ class MethodCall:
     path: str | None
     line: int | None
     is_c: bool
+
+
+def method_calls(
+    events: Iterable[ReportedCall], names: Mapping[Thread, str]
+) -> Iterator[MethodCall]:
+    """Yield each call of which the beginning was seen, as it ends.
+
+    Args:
+        events: Events of calls; entries, losses, and exceptions are skipped.
+        names: Names of threads.
+    """
+    for reported in events:
+        event, method = reported.event, reported.method
+        if event.what not in _ENDS or event.start is None:
+            continue
+        has_ended = event.what is not CallEventKind.ENDED
+        yield MethodCall(
+            method.full_name,
+            reported.pid,
+            event.stack.tid,
+            names.get(reported.thread, ""),
+            event.stack.fiber,
+            event.depth,
+            event.start,
+            event.duration if has_ended else None,
+            event.cpu_ns,
+            dict(reported.values),
+            method.path,
+            method.line,
+            method.kind is MethodKind.C,
+        )
 
 
 class _Source(Closing, Generic[E]):
@@ -173,29 +204,9 @@ class _CallSource(_Source[MethodCall]):
         self._session.close()
 
     def _calls(self, coming: Iterator[ReportedCall]) -> Iterator[MethodCall]:
-        for reported in coming:
-            if reported.event.what in _ENDS and reported.event.start is not None:
-                self._seen += 1
-                yield self._call(reported, reported.event.start)
-
-    def _call(self, reported: ReportedCall, start: int) -> MethodCall:
-        event, method = reported.event, reported.method
-        has_ended = event.what is not CallEventKind.ENDED
-        return MethodCall(
-            method.full_name,
-            reported.pid,
-            event.stack.tid,
-            self._session.thread_names.get(reported.thread, ""),
-            event.stack.fiber,
-            event.depth,
-            start,
-            event.duration if has_ended else None,
-            event.cpu_ns,
-            dict(reported.values),
-            method.path,
-            method.line,
-            method.kind is MethodKind.C,
-        )
+        for call in method_calls(coming, self._session.thread_names):
+            self._seen += 1
+            yield call
 
 
 class _Taking(Session, Generic[E]):

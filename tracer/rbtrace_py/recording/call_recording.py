@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.calls import (
     CallEvent,
     CallEventKind,
     ReportedCall,
     Thread,
 )
+from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.reportedcalls import ReportedCalls
 from rbtrace_py.aggregate.sampling import Incomplete, Statistics
-from rbtrace_py.aggregate.switches import Switch, SwitchKind
-from rbtrace_py.errors import BadRecording
+from rbtrace_py.aggregate.stacks import StackCounts
+from rbtrace_py.aggregate.switches import CpuTimes, Switch, SwitchKind
+from rbtrace_py.errors import BadRecording, NoSuchTarget
 from rbtrace_py.model.stacks import RubyThread
 from rbtrace_py.recording.blocks import (
     FILE_HEADER_SIZE,
@@ -45,7 +48,8 @@ from rbtrace_py.recording.call_segments import segments_in
 from rbtrace_py.recording.call_writer import SWITCH_COLUMNS
 from rbtrace_py.recording.lookup_tables import TablesReader
 from rbtrace_py.recording.metadata import decode_losses
-from rbtrace_py.recording.sample_recording import Path_, Recording
+from rbtrace_py.recording.recording_filters import Filters
+from rbtrace_py.recording.sample_recording import Path_, Recorded, Recording
 
 _TURNS = {int(what): what for what in SwitchKind}
 _CALLS = frozenset({BlockType.RECORDS, BlockType.PROCESS})
@@ -62,10 +66,9 @@ class _File(NamedTuple):
 
 
 class CallsRecording:
-    """A recording of calls: iterate for its events, any number of times.
+    """A recording of calls: iterate for events that match ``filters``, repeatedly.
 
-    A folder is read as one recording, segment by segment (``call_segments``). ``timeline``
-    also yields the scheduler's switches.
+    A folder is read as one recording, segment by segment (``call_segments``).
 
     meta: of the first section
     statistics: number of calls that ended, and of lost events (``failed``);
@@ -75,10 +78,11 @@ class CallsRecording:
     Raises BadRecording if it is not a recording, or if rbtrace-py 0.2 made it.
     """
 
-    def __init__(self, path: Path_) -> None:
-        folder = Path(path)
+    def __init__(self, path: Path_, filters: Filters | None = None) -> None:
+        self._name = str(path)
+        self._filters = filters or Filters()
         self._incomplete: Incomplete | None = None
-        self._files = list(self._opened(folder))
+        self._files = list(self._opened(Path(path)))
         if not self._files:
             raise BadRecording(f"{path} has no recordings of calls")
         for file in self._files:
@@ -133,22 +137,103 @@ class CallsRecording:
         self.is_complete = False
 
     def __iter__(self) -> Iterator[ReportedCall]:
-        for each in self._read(_CALLS):
+        for each in self.timeline(has_switches=False):
             assert isinstance(each, ReportedCall)
             yield each
 
-    def timeline(self) -> Iterator[ReportedCall | Switch]:
-        """Switches stand before the calls of the same time, up to a second early."""
-        return self._read(_CALLS | _SWITCHES)
+    def timeline(self, has_switches: bool = True) -> Iterator[ReportedCall | Switch]:
+        """Yield calls in order and, unless ``has_switches`` is False, switches.
+
+        Switches are before the calls of the same time, up to a second early.
+        """
+        events = self._read(_CALLS | _SWITCHES if has_switches else _CALLS)
+        return self._filtered(events) if self._filters.are_set else events
+
+    def read(self) -> Recorded:
+        """Read all calls that match the filters, and fold them."""
+        profile = self.profile(has_switches=False)
+        return Recorded(profile, tuple(self.notes()), self.missing())
+
+    def profile(self, has_switches: bool) -> Profile:
+        """Fold the calls that match the filters into stacks.
+
+        Args:
+            has_switches: Read the CPU times of threads as well.
+        """
+        fold, times = CallFold(), CpuTimes()
+        for each in self.timeline(has_switches):
+            if isinstance(each, Switch):
+                times.feed(each)
+            else:
+                fold.add(each)
+        calls, counts = StackCounts(), StackCounts(self.statistics.copy())
+        fold.take(counts, self.names, int, calls)
+        times.end(self.statistics.ended_ns)
+        cpu = times if times.threads else None
+        return Profile(counts, self.meta, cpu=cpu, names=self.names, calls=calls)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what else a reader must know, one line each, once all is read."""
+        if self.is_written:
+            yield f"{self._name} is still being written"
+        if lost := self.statistics.failed:
+            yield f"{lost:,} events were lost during recording"
+
+    def missing(self) -> NoSuchTarget | None:
+        """Return the error that no thread matches the filters; None if one does."""
+        if not self._filters.are_set:
+            return None
+        threads = (
+            (t.pid, self._thread_name((t.pid, t.tid or 0))) for t, _ in self.stacks()
+        )
+        return self._filters.missing(self._name, threads)
 
     def stacks(self) -> Iterator[tuple[RubyThread, int]]:
         """Yield threads and numbers of Ruby's stacks with calls; some several times."""
         for file, found in self._scans:
             yield from call_stacks(file.path, found)
 
+    def has_several_stacks(self) -> bool:
+        """Return whether calls of more than one of Ruby's stacks match the filters."""
+        wants = self._wants()
+        first: tuple[int, int] | None = None
+        for thread, number in self.stacks():
+            if wants((thread.pid, thread.tid or 0)):
+                if first not in (None, (thread.pid, number)):
+                    return True
+                first = (thread.pid, number)
+        return False
+
     def has_switches(self) -> bool:
-        """Is it told when threads were on CPUs?"""
+        """Return whether it contains times when threads were on CPUs."""
         return next(self._read(_SWITCHES), None) is not None
+
+    def _filtered(
+        self, events: Iterator[ReportedCall | Switch]
+    ) -> Iterator[ReportedCall | Switch]:
+        wants, wants_pid = self._wants(), self._filters.wants_pid
+        for each in events:
+            if isinstance(each, ReportedCall):
+                is_wanted = wants(each.thread)
+            elif each.tid:
+                is_wanted = wants((each.pid, each.tid))
+            else:  # of all threads of a process, or of all processes
+                is_wanted = not each.pid or wants_pid(each.pid)
+            if is_wanted:
+                yield each
+
+    def _wants(self) -> Callable[[Thread], bool]:
+        expression, wants_pid = self._filters.expression(), self._filters.wants_pid
+
+        @cache  # expressions are slow
+        def wants(thread: Thread) -> bool:
+            name = self._thread_name(thread)
+            return wants_pid(thread[0]) and expression.search(name) is not None
+
+        return wants
+
+    def _thread_name(self, thread: Thread) -> str:
+        return self.names.get(thread, "")
 
     def _read(self, wanted: frozenset[int]) -> Iterator[ReportedCall | Switch]:
         self._forget()

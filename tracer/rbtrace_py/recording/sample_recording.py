@@ -14,17 +14,21 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Incomplete, Statistics
+from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
-from rbtrace_py.errors import BadRecording
-from rbtrace_py.model.recording_meta import Meta
+from rbtrace_py.errors import BadRecording, NoSuchTarget
+from rbtrace_py.model.recording_meta import RUN_TIME, Meta
 from rbtrace_py.model.stacks import (
     RUN_QUEUE,
+    RubyThread,
     Sample,
     SampleFlags,
     Stack,
@@ -32,7 +36,6 @@ from rbtrace_py.model.stacks import (
 )
 from rbtrace_py.recording.blocks import (
     FILE_HEADER_SIZE,
-    MAGIC,
     BlockType,
     CutOff,
     Damaged,
@@ -50,6 +53,7 @@ from rbtrace_py.recording.metadata import (
     encode_losses,
     encode_meta,
 )
+from rbtrace_py.recording.recording_filters import Filters, thread_name
 
 SAMPLE_COLUMNS = "qIIBBQQ"
 """Time since the last one, thread, stack, state, flags, weight, fiber."""
@@ -284,10 +288,17 @@ def _pack_samples(rows: list[tuple[int, int, int, int, int, int, int]]) -> bytes
     return pack_columns(SAMPLE_COLUMNS, [steps, *others])
 
 
-def is_recording(path: Path_) -> bool:
-    """Does a file begin as a recording of any version? OSError if not readable."""
-    with Path(path).open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recording that was read.
+
+    notes: what else a reader must know, one line each
+    missing: why nothing is left of it
+    """
+
+    profile: Profile
+    notes: tuple[str, ...] = ()
+    missing: NoSuchTarget | None = None
 
 
 _END = block(BlockType.END, b"")
@@ -309,7 +320,7 @@ def _is_written(file: BinaryIO) -> bool:
 
 
 class Recording:
-    """A recording: iterate for its samples, any number of times.
+    """A recording of samples: iterate for those that match ``filters``, repeatedly.
 
     meta: of the first section
     statistics: the sampler's statistics as far as the file was read; ``incomplete`` is
@@ -322,8 +333,9 @@ class Recording:
     file that is damaged or cut off is not an error: all blocks before are read.
     """
 
-    def __init__(self, path: Path_) -> None:
-        self._path = Path(path)
+    def __init__(self, path: Path_, filters: Filters | None = None) -> None:
+        self._path, self._name = Path(path), str(path)
+        self._filters = filters or Filters()
         self.statistics = Statistics()
         self.sections = 0
         self.is_complete = False
@@ -333,6 +345,39 @@ class Recording:
         self._forget()
 
     def __iter__(self) -> Iterator[Sample]:
+        return self._filters.of(self._read()) if self._filters.are_set else self._read()
+
+    def read(self) -> Recorded:
+        """Read and count all samples that match the filters.
+
+        Raises:
+            UsageError: A filter's expression is malformed.
+        """
+        meta = self.meta
+        counts = StackCounts(Statistics(meta.unit, meta.rate, meta.started_ns))
+        threads: dict[RubyThread, bool] = {}
+        counts.add_all(self._filters.of(self._read(), threads))
+        own = self.statistics
+        counts.statistics.take_losses(own)
+        counts.statistics.gap_ns = own.gap_ns
+        counts.statistics.incomplete = own.incomplete
+        again = lambda: Recording(self._name, self._filters)  # noqa: E731
+        found = ((each.pid, thread_name(each)) for each in threads)
+        missing = self._filters.missing(self._name, found)
+        return Recorded(Profile(counts, meta, again), tuple(self._notes()), missing)
+
+    def _notes(self) -> Iterator[str]:
+        meta = self.meta
+        if (meta.mode, meta.unit) == ("wall", "ns") and meta.weights != RUN_TIME:
+            yield (
+                f"{self._name} was recorded by an older version: a method that waits"
+                " may show running time of the methods before it, up to one sampling"
+                " period per wait"
+            )
+        if self.is_written:
+            yield f"{self._name} is still being written"
+
+    def _read(self) -> Iterator[Sample]:
         self._forget()
         with self._path.open("rb") as file:
             check_file_header(file.read(FILE_HEADER_SIZE), str(self._path))
