@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from processes import LIB, TIMEOUT, Target
+from rbtrace_py.session.methods.agent_session import CHILD_SECONDS
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
-from rbtrace_py.session.targets.joining import SECONDS, Joining
 from rbtrace_py.session.targets.targets import Targets
 
 PROGRAM = f"""
@@ -56,12 +56,12 @@ def session(target: Target, clock: Clock) -> Iterator[Calls]:
         closing(Targets.from_pids([target.pid], follow=True)) as targets,
         Calls(targets, CallsOptions()) as session,
     ):
-        session._joining = Joining(targets, session._take_in, clock)
+        session._clock = clock
         session.start()
         target.step()
         until(session, lambda: session.unseen(1)["without_agent"] == 1)
-        clock.now = SECONDS
-        until(session, lambda: session._joining.given_up == 1)
+        clock.now = CHILD_SECONDS
+        until(session, lambda: session._given_up == 1)
         yield session
 
 
@@ -83,5 +83,6 @@ def test_one_that_lives_on_does_not_keep_us(target: Target, session: Calls) -> N
     target.process.kill()
     until(session, lambda: session.is_over)
     assert session.unseen(1) == {"without_agent": 1, "late_processes": 0}
-    (note,) = session._joining.notes()
+    list(session.drain())
+    (note,) = session.notes
     assert note.endswith("(sh) does not run Ruby")

@@ -6,7 +6,9 @@ import itertools
 import os
 from collections.abc import Sequence
 from contextlib import closing
+from typing import cast
 
+from rbtrace_py.session.inside.agent_task import AgentTask
 from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
 from rbtrace_py.session.targets.targets import Targets
 
@@ -15,8 +17,10 @@ class Fetched:
     """A task whose answers came all at once."""
 
     is_over = True
+    ended = None
 
-    def __init__(self, messages: Sequence[str]) -> None:
+    def __init__(self, pid: int, messages: Sequence[str]) -> None:
+        self.pid = pid
         self._messages = messages
 
     def fetch(self, seconds: float) -> list[list[bytes]]:
@@ -26,12 +30,19 @@ class Fetched:
             for text in taken
         ]
 
+    def finish(self) -> list[list[bytes]]:
+        return []
+
+    def close(self) -> None: ...
+
 
 def test_what_is_not_taken_comes_the_next_time() -> None:
     with closing(Targets.from_pids([os.getpid()])) as targets:
+        (process,) = targets.chosen()
         session = Exceptions(targets, ExceptionOptions())
         messages = [f"number {number}" for number in range(10)]
-        session._tasks[os.getpid()] = Fetched(messages)  # type: ignore[assignment]
+        task = cast(AgentTask, Fetched(process.pid, messages))
+        session._add(process, task, held=True)
         seen = list(itertools.islice(session.events(0.0), 3))
         seen += itertools.islice(session.events(0.0), 3)
         seen += session.events(0.0)

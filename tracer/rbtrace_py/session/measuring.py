@@ -116,8 +116,8 @@ def tracing_session(
                 options.string_size,
                 source.backtrace,
                 options.filter,
-                options.wait,
-                options.wait_seconds,
+                wait=options.wait,
+                wait_seconds=options.wait_seconds,
             ),
         )
     if source.backtrace:

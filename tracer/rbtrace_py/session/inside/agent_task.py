@@ -11,9 +11,9 @@ import threading
 import time
 from contextlib import suppress
 
-from rbtrace_py.agent.client import Agent, AgentError, AnotherProgram
+from rbtrace_py.agent.client import Agent, AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Channel, MalformedAnswer, Map
-from rbtrace_py.errors import NoSuchTarget, RbtraceError
+from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
 
@@ -39,7 +39,6 @@ _ALONE = """
   end
 end.run
 """
-_EXPECTED = NoSuchTarget, AnotherProgram
 _STOP = "Thread.list.each {{ |t| t.thread_variable_get({})&.push(nil) }}"
 _U32 = struct.Struct("<I")
 
@@ -109,6 +108,7 @@ class AgentTask(Closing):
     def __init__(self, process: Process, code: str, seconds: float = _GRACE) -> None:
         self.ended: RbtraceError | None = None
         self.first: Record = ()
+        self.pid = process.pid
         self._process = process
         self._variable = f":rbtrace_{secrets.token_hex(8)}"
         self._code = _ALONE % (code % {"queue": self._variable})
@@ -134,11 +134,6 @@ class AgentTask(Closing):
     def is_over(self) -> bool:
         """Has all come that will?"""
         return not self._thread.is_alive()
-
-    @property
-    def has_hung_up(self) -> bool:
-        """Has it ended before it was to, in a process that goes on?"""
-        return not (self.ended is None or isinstance(self.ended, _EXPECTED))
 
     def fetch(self, seconds: float) -> list[Record]:
         """Records that have come; waits at most so long for the first."""

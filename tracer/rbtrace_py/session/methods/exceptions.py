@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.agent.client import AgentError, AnotherProgram
-from rbtrace_py.agent.place import NoAgent
+from rbtrace_py.agent.client import AgentError
 from rbtrace_py.agent.protocol import MalformedAnswer
-from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.events import RaiseEvent
 from rbtrace_py.model.probes import Binary, Operand, OperandType, Probe
 from rbtrace_py.session.inside.agent_task import GAP, AgentTask, Record
+from rbtrace_py.session.methods.agent_session import AgentOptions, AgentSession
 from rbtrace_py.session.probes.filters import evaluate, parse_filter
-from rbtrace_py.session.targets.joining import Joining
-from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
 
 MAX_BACKTRACE = 200
@@ -38,8 +35,6 @@ _SLICE = 0.02
 _MAX = (1 << 63) - 1
 _HELD = b"held"
 _FAILURES = AgentError, MalformedAnswer
-_BEFORE = 0
-"""As whose are counted those that were lost before a process's code was run again."""
 
 _OPERANDS = (
     Operand("class", OperandType.STRING),
@@ -128,23 +123,20 @@ end.call(%(waiting)d, %(size)d, %(depth)d)
 
 
 @dataclass(frozen=True, slots=True)
-class ExceptionOptions:
+class ExceptionOptions(AgentOptions):
     """Options of a trace of exceptions.
 
     string_size: bytes of a text that are sent
     backtrace: with backtraces
     filter: text of a filter on class, message, file, line, method, pid and tid
-    wait: for an agent that is not there yet, and wait_seconds: for how long
     """
 
     string_size: int = 128
     backtrace: bool = False
     filter: str | None = None
-    wait: bool = False
-    wait_seconds: float | None = None
 
 
-class Exceptions(Starting):
+class Exceptions(AgentSession[AgentTask], Starting):
     """A session as ``Trace`` is, of exceptions.
 
     Raises NoAgent, NoSuchTarget, NotPermitted, AgentError, BrokenAgent, FilterError.
@@ -153,19 +145,17 @@ class Exceptions(Starting):
     words: tuple[str, ...] = ("raise",)
 
     def __init__(self, targets: Targets, options: ExceptionOptions) -> None:
-        self.targets = targets
+        super().__init__(targets, options)
         self.options = options
-        self.notes = Notes()
-        self.on_wait: Callable[[float], None] | None = None
         self.probes: Sequence[Probe] = [PROBE]
-        self._tasks: dict[int, AgentTask] = {}
-        self._joining = Joining(targets, self._ask)
-        self._lost: dict[int, int] = {}
+        self._lost: dict[AgentTask, int] = {}
+        """Events that each task reports as lost; also holds tasks that have ended."""
+        self._lost_before_gaps = 0
         self._seen = self._filtered = 0
         operands = {operand.name: operand for operand in _OPERANDS}
         text = options.filter
         self._filter = None if text is None else parse_filter(text, operands)
-        self._last: deque[tuple[int, Record]] = deque()
+        self._last: deque[tuple[AgentTask, Record]] = deque()
         size = max(options.string_size, 16)
         depth = MAX_BACKTRACE if options.backtrace else 0
         self._code = CODE % {
@@ -176,56 +166,15 @@ class Exceptions(Starting):
             "depth": depth,
             "queue": "%(queue)s",  # the task's own
         }
-        targets.start_with_agent(HOLD_SECONDS)
 
     def _start(self) -> None:
-        began = time.monotonic()
-        processes = self.targets.alive()
-        for process in processes:
-            if self.targets.has_joined(process):
-                continue
-            while not self._has_begun(process, time.monotonic() - began):
-                if self.on_wait is not None:
-                    self.on_wait(time.monotonic() - began)
-                time.sleep(_SLICE)
-        self._joining.begin(filter(self.targets.has_joined, processes))
-        self.notes += self._joining.notes()
+        self.start()
         self.notes.append("raise: from the agent, with a TracePoint")
 
-    def _has_begun(self, process: Process, waited: float) -> bool:
-        limit = self.options.wait_seconds
-        wants = self.options.wait or self.targets.command is not None
-        try:
-            self._ask(process)
-        except NoAgent:
-            if wants and process.alive() and (limit is None or waited < limit):
-                return False
-            raise
-        return True
-
-    @property
-    def is_over(self) -> bool:
-        """Have all targets ended, or their agents?"""
-        return self.targets.ours_has_ended and all(
-            task.is_over for task in self._tasks.values()
-        )
-
-    def refresh(self) -> None:
-        """Take in children that have an agent by now, and what our program executes."""
-        ours = self.targets.ours
-        task = self._tasks.get(ours.pid) if ours else None
-        if ours and task and isinstance(task.ended, AnotherProgram):
-            self._last += [(ours.pid, record) for record in task.finish()]
-            self._lost_before(ours.pid)
-            self._tasks.pop(ours.pid).close()
-            self._joining.ask_again(ours)
-        self._joining.refresh()
-
-    def _ask(self, process: Process) -> None:
+    def _join(self, process: Process) -> None:
         task = AgentTask(process, self._code)
-        self._tasks[process.pid] = task
-        if self.targets.is_ours(process) and _HELD not in task.first:
-            self.notes.append(begun_before(process.pid))
+        self._lost[task] = 0
+        self._add(process, task, _HELD in task.first)
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
         """Return new events; waits up to ``seconds`` if there are none.
@@ -233,22 +182,37 @@ class Exceptions(Starting):
         What is not taken of them comes the next time.
         """
         deadline = time.monotonic() + seconds
-        share = min(seconds, _SLICE) / max(len(self._tasks), 1)
         while not self._last:
-            for pid, task in self._tasks.items():
-                self._last.extend((pid, record) for record in task.fetch(share))
+            self._fetch(min(seconds, _SLICE))
             if self.is_over or time.monotonic() >= deadline:
                 break
         while self._last:
-            yield from self._heard(*self._last.popleft())
+            yield from self._received(*self._last.popleft())
 
-    def _heard(self, pid: int, record: Record) -> Iterator[RaiseEvent]:
-        """The event that it is; a gap counts as one that was lost."""
+    def _fetch(self, seconds: float) -> None:
+        """Fetch new records; release processes whose task is over."""
+        share = seconds / max(len(self._live), 1)
+        for process, task in list(self._live.items()):
+            self._last += [(task, record) for record in task.fetch(share)]
+            if task.is_over:
+                self._end(process)
+        if not self._live:
+            time.sleep(seconds)
+
+    def _end(self, process: Process) -> None:
+        task = self._live[process]
+        self._last += [(task, record) for record in task.finish()]
+        task.close()
+        self._release(process, task.ended)
+
+    def _received(self, task: AgentTask, record: Record) -> Iterator[RaiseEvent]:
+        """Yield the record's event; count a gap as one lost event."""
         if record == GAP:
-            # The code's counts begin anew.
-            self._lost_before(pid, 1)
+            # The task counts from 0 again.
+            self._lost_before_gaps += self._lost[task] + 1
+            self._lost[task] = 0
             return
-        event = self._event(pid, record)
+        event = self._event(task, record)
         if self._passes(event):
             yield event
         else:
@@ -261,30 +225,26 @@ class Exceptions(Starting):
         values = dict(zip(names, event.values, strict=True))
         return evaluate(self._filter, {"pid": event.pid, "tid": event.tid, **values})
 
-    def _lost_before(self, pid: int, more: int = 0) -> None:
-        lost = self._lost.pop(pid, 0) + more
-        self._lost[_BEFORE] = self._lost.get(_BEFORE, 0) + lost
-
-    def _event(self, pid: int, record: Record) -> RaiseEvent:
+    def _event(self, task: AgentTask, record: Record) -> RaiseEvent:
         if len(record) < _FIELDS:
             raise MalformedAnswer("malformed exception record")
         when, tid, lost, class_, message, path, line, method, *trace = record
-        self._lost[pid] = _number(lost)
+        self._lost[task] = _number(lost)
         self._seen += 1
         size = self.options.string_size
         texts = tuple(map(_text, (class_, message, path)))
         values = (*texts, _number(line), _text(method) or None)
         cut = tuple(len(text) >= size for text in (class_, message, path))
         return RaiseEvent(
-            _number(when), pid, _number(tid), "", PROBE, values,
+            _number(when), task.pid, _number(tid), "", PROBE, values,
             (*cut, False, len(method) >= size), tuple(map(_text, trace)),
         )  # fmt: skip
 
     def finish(self) -> None:
-        """Have the TracePoints taken out; what was raised before can still be read."""
-        for pid, task in self._tasks.items():
-            self._last += [(pid, record) for record in task.finish()]
-            task.close()
+        """Disable the TracePoints; earlier events can still be read."""
+        for process in list(self._live):
+            self._end(process)
+        self._note_untraced()
 
     def drain(self) -> Iterator[RaiseEvent]:
         """Have the TracePoints taken out; yield what was raised by then."""
@@ -294,24 +254,23 @@ class Exceptions(Starting):
     @property
     def failure(self) -> RbtraceError | None:
         """Return why our code ended in a process that goes on, where it says so."""
-        failures = (task.ended for task in self._tasks.values())
+        failures = (task.ended for task in self._lost)
         return next((e for e in failures if isinstance(e, _FAILURES)), None)
 
     def result_counters(self) -> dict[str, int]:
         return {
             "seen": self._seen,
             "filtered": self._filtered,
-            "without_agent": self._joining.without,
-            "late_processes": self._joining.late,
-            "other_ractors": sum(e.has_other_ractors for e in self._tasks.values()),
-            "lost": sum(self._lost.values()),
-            "hung_up": sum(e.has_hung_up for e in self._tasks.values()),
+            **self.unseen(self._seen),
+            "other_ractors": sum(task.has_other_ractors for task in self._lost),
+            "lost": self._lost_before_gaps + sum(self._lost.values()),
+            "hung_up": self.hung_up,
         }
 
     def close(self) -> None:
-        for task in self._tasks.values():
+        for task in self._live.values():
             task.close()
-        self._tasks.clear()
+        self._live.clear()
 
 
 def _number(text: bytes) -> int:

@@ -1,0 +1,171 @@
+"""``trace raise``: children, parents without an agent, and programs executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from commands import Tracer, run
+from processes import LIB, TIMEOUT, Target
+from rbtrace_py.model.events import RaiseEvent
+from rbtrace_py.session.methods.exceptions import ExceptionOptions, Exceptions
+from rbtrace_py.session.targets.targets import Targets
+
+Start = Callable[..., Target]
+
+# The first argument is "bare" for a parent without an agent, and the second is a FIFO.
+# The child, a shell, becomes a Ruby with an agent once it reads a line from the FIFO.
+PROGRAM = f"""
+kind, fifo = ARGV
+require "tracepoint/agent" unless kind == "bare"
+$stdout.sync = true
+puts "ready"
+$stdin.gets
+code = "loop {{ raise %q(child) rescue sleep 0.01 }}"
+ruby = "ruby -I{LIB} -rtracepoint/agent -e '#{{code}}'"
+puts spawn("read line <#{{fifo}}; exec #{{ruby}}")
+$stdin.gets
+"""
+
+
+class Family:
+    """A parent, and its child, which has an agent after ``load``."""
+
+    def __init__(self, start: Start, folder: Path, kind: str) -> None:
+        script, self._fifo = folder / "family.rb", folder / "fifo"
+        script.write_text(PROGRAM)
+        os.mkfifo(self._fifo)
+        self.parent = start(str(script), kind, str(self._fifo))
+        self.child = int(self.parent.step())
+
+    def load(self) -> None:
+        self._fifo.write_text("line\n")
+
+    def close(self) -> None:
+        os.kill(self.child, signal.SIGKILL)
+
+
+@pytest.fixture
+def family(start: Start, tmp_path: Path) -> Iterator[Family]:
+    with closing(Family(start, tmp_path, "loaded")) as found:
+        yield found
+
+
+@pytest.fixture
+def bare_family(start: Start, tmp_path: Path) -> Iterator[Family]:
+    """The parent has no agent."""
+    with closing(Family(start, tmp_path, "bare")) as found:
+        found.load()
+        deadline = time.monotonic() + TIMEOUT
+        while run("eval", found.child, "1")[2]:
+            assert time.monotonic() < deadline
+        yield found
+
+
+@contextmanager
+def tracing(pid: int, follow: bool = True) -> Iterator[Exceptions]:
+    targets = Targets.from_pids([pid], follow)
+    with closing(targets), Exceptions(targets, ExceptionOptions()) as session:
+        # On this clock no child is ever given up.
+        session._clock = lambda: 0.0
+        yield session
+
+
+def until(session: Exceptions, is_so: Callable[[], bool]) -> list[RaiseEvent]:
+    """Return the events that come until a condition holds."""
+    events: list[RaiseEvent] = []
+    deadline = time.monotonic() + TIMEOUT
+    while not is_so():
+        assert time.monotonic() < deadline
+        events += session.events(0.05)
+        session.refresh()
+    return events
+
+
+@pytest.mark.parametrize("command", ["count", "trace"])
+def test_a_parent_without_an_agent_is_left_out(
+    command: str, bare_family: Family, trace: Callable[..., Tracer]
+) -> None:
+    """Its child has one, and is traced."""
+    pid = bare_family.parent.pid
+    words = ("raise", "--via", "agent", "--subprocesses", "--json", "-n", 3)
+    out, err, code = trace(command, pid, *words).result()
+    assert code == 0, err
+    assert f"skipping process {pid}: no agent in process" in " ".join(err.split())
+    end = json.loads(out.splitlines()[-1])
+    assert end["count"] >= 3
+    assert end["counters"]["without_agent"] == 1
+    assert end["counters"]["late_processes"] == 0
+
+
+def test_a_parent_without_an_agent_alone(bare_family: Family) -> None:
+    """Its children are not followed, so there is nothing to trace."""
+    words = ("trace", bare_family.parent.pid, "raise", "--via", "agent")
+    _, err, code = run(*words)
+    assert (code, "no agent in process" in " ".join(err.split())) == (4, True), err
+
+
+def test_a_child_that_outlives_its_parent(family: Family, root: None) -> None:
+    """It is waited for while it may load its agent soon."""
+    with tracing(family.parent.pid) as session:
+        assert session.unseen(1) == {"without_agent": 1, "late_processes": 0}
+        family.parent.process.kill()
+        until(session, lambda: family.parent.pid not in session.targets.processes)
+        assert not list(session.events(0.5))
+        assert not session.is_over
+        family.load()
+        until(session, lambda: session.pids == [family.child])
+        events: list[RaiseEvent] = []
+        until(session, lambda: bool(events.extend(session.events(0.1)) or events))
+        assert {(e.pid, e.values[1]) for e in events} == {(family.child, "child")}
+        assert session.unseen(1) == {"without_agent": 0, "late_processes": 1}
+
+
+def test_a_child_that_loads_nothing_is_not_waited_for(
+    family: Family, root: None
+) -> None:
+    with tracing(family.parent.pid) as session:
+        until(session, lambda: session.unseen(1)["without_agent"] == 1)
+        family.parent.process.kill()
+        session._clock = time.monotonic
+        until(session, lambda: session.is_over)
+        assert session.unseen(1) == {"without_agent": 1, "late_processes": 0}
+
+
+def test_a_followed_program_that_executes_another(start: Start, root: None) -> None:
+    """Exceptions before and after are seen, and none counts as lost."""
+    target = start("methods/methods.rb")
+    with tracing(target.pid) as session:
+        target.step("raise")
+        assert target.step("exec") == "ready"
+        events = until(session, lambda: "did not wait" in " ".join(session.notes))
+        target.step("raise")
+        events += session.drain()
+        counters = session.result_counters()
+    assert [event.values[0] for event in events] == ["Work::Refused"] * 60
+    assert (counters["lost"], counters["hung_up"]) == (0, 0)
+
+
+def test_a_program_alone_that_executes_another(start: Start, root: None) -> None:
+    """It is not followed, and what it raises later is missing."""
+    target = start("methods/methods.rb")
+    with tracing(target.pid, follow=False) as session:
+        target.step("raise")
+        assert target.step("exec") == "ready"
+        events = until(session, lambda: session.is_over)
+        assert len(events) == 30
+        assert session.result_counters()["hung_up"] == 1
+
+
+def test_children_that_are_not_followed(family: Family, root: None) -> None:
+    """They may be where the exceptions are."""
+    with tracing(family.parent.pid, follow=False) as session:
+        assert not list(session.drain())
+        assert session.result_counters()["not_followed"] == 1

@@ -1,0 +1,258 @@
+"""Retries of children without an agent, by a clock that the test moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from rbtrace_py.agent.client import AnotherProgram
+from rbtrace_py.agent.place import NoAgent
+from rbtrace_py.errors import NoSuchTarget
+from rbtrace_py.linux.process import Process
+from rbtrace_py.session.methods.agent_session import (
+    CHILD_SECONDS,
+    AgentOptions,
+    AgentSession,
+)
+from rbtrace_py.session.targets.confirmation import NotConfirmed
+from rbtrace_py.session.targets.targets import Targets
+
+
+@dataclass(eq=False)
+class Child:
+    """A process, as far as this is asked for."""
+
+    pid: int
+    program: bytes = b"sh"
+
+
+@dataclass
+class World:
+    """Children that join, of which some have no agent; ``tried`` lists the attempts.
+
+    It is also the targets of the session.
+    """
+
+    command: None = None
+    follow: bool = True
+    ours_has_ended: bool = True
+    now: float = 0.0
+    living: list[Child] = field(default_factory=list)
+    fresh: list[Child] = field(default_factory=list)
+    problems: dict[int, Exception] = field(default_factory=dict)
+    tried: list[int] = field(default_factory=list)
+
+    def start_with_agent(self, seconds: float) -> None: ...
+
+    def chosen(self) -> list[Child]:
+        return []
+
+    def has_joined(self, child: Child) -> bool:
+        return True
+
+    def is_ours(self, child: Child) -> bool:
+        return False
+
+    def follows(self, child: Child) -> bool:
+        return True
+
+    def untracked_children(self) -> set[int]:
+        return set()
+
+    def alive(self) -> list[Child]:
+        return list(self.living)
+
+    def refresh(self) -> list[Child]:
+        found, self.fresh = self.fresh, []
+        self.living += found
+        return found
+
+    def join(self, process: Process) -> None:
+        self.tried.append(process.pid)
+        if process.pid in self.problems:
+            raise self.problems[process.pid]
+
+    def child(self, pid: int, problem: Exception | None = None) -> Child:
+        child = Child(pid)
+        self.fresh.append(child)
+        if problem is not None:
+            self.problems[pid] = problem
+        return child
+
+    def take_tried(self) -> list[int]:
+        tried, self.tried = self.tried, []
+        return tried
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+class Session(AgentSession[None]):
+    """A session of a world's children."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        targets = cast(Targets, world)
+        super().__init__(targets, AgentOptions(), clock=lambda: world.now)
+
+    def _join(self, process: Process) -> None:
+        self.world.join(process)
+        self._add(process, None, held=True)
+
+    def execute(self, process: Process) -> None:
+        """End the agent of a traced process, as an exec does."""
+        self._live[process] = None
+        self._release(process, AnotherProgram("executed"))
+
+    def close(self) -> None: ...
+
+    def skipped(self) -> list[str]:
+        """Return the notes on processes that are not traced."""
+        self.notes.clear()
+        self._note_untraced()
+        return list(self.notes)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        found = self.unseen(1)
+        return found["without_agent"], self._given_up, found["late_processes"]
+
+    def may_join(self, since: float) -> bool:
+        """Return whether the session waits for children; ``since``: the last end."""
+        self._live.clear()
+        self._last_end = since
+        return not self.is_over
+
+
+@pytest.fixture
+def session(world: World) -> Session:
+    return Session(world)
+
+
+def test_one_with_an_agent_joins(world: World, session: Session) -> None:
+    world.child(1)
+    session.refresh()
+    assert (session.counts, session.skipped()) == ((0, 0, 1), [])
+    session.refresh()
+    assert world.tried == [1]
+
+
+def test_one_without_is_given_up(world: World, session: Session) -> None:
+    world.child(1, NoAgent("none"))
+    for world.now in (0.0, 1.0, CHILD_SECONDS - 0.5):
+        session.refresh()
+        assert session.counts == (1, 0, 0)
+        assert session.may_join(0.0)
+    world.now = CHILD_SECONDS
+    session.refresh()
+    assert not session.may_join(CHILD_SECONDS)
+    assert world.take_tried() == [1, 1, 1, 1]
+    session.refresh()
+    assert world.tried == []
+    assert session.counts == (1, 1, 0)
+    assert session.skipped() == ["skipping process 1: none"]
+
+
+def test_an_agent_that_comes_in_time(world: World, session: Session) -> None:
+    world.child(1, NoAgent("none"))
+    session.refresh()
+    world.problems.clear()
+    # The last attempt is made however late it is.
+    world.now = 9 * CHILD_SECONDS
+    session.refresh()
+    assert (session.counts, session.skipped()) == ((0, 0, 1), [])
+
+
+def test_another_program_begins_anew(world: World, session: Session) -> None:
+    child = world.child(1, NoAgent("no Ruby"))
+    session.refresh()
+    world.now = CHILD_SECONDS
+    session.refresh()
+    child.program, world.problems[1] = b"ruby", NoSuchTarget("busy")
+    world.take_tried()
+    session.refresh()
+    assert (world.take_tried(), session.may_join(CHILD_SECONDS)) == ([1], True)
+    assert session.skipped() == ["skipping process 1: busy"]
+    # The program of a process that is exiting is unknown.
+    child.program = b""
+    world.now += CHILD_SECONDS
+    session.refresh()
+    assert session.counts == (1, 1, 0)
+
+
+def test_one_that_is_ours_is_asked_for_as_long_as_it_lives(
+    world: World, session: Session
+) -> None:
+    """It is not late, as it waits."""
+    ours = world.child(1, NoAgent("not yet"))
+    world.refresh()
+    session.execute(cast(Process, ours))
+    for world.now in (0.0, CHILD_SECONDS, 9 * CHILD_SECONDS):
+        session.refresh()
+        assert session.counts == (1, 0, 0)
+    ours.program = b"ruby"
+    session.refresh()
+    world.problems.clear()
+    session.refresh()
+    assert session.counts == (0, 0, 0)
+
+
+def test_nobody_waits_for_ever(world: World, session: Session) -> None:
+    """Processes that have no agent may come and come."""
+    for pid in range(1, 9):
+        world.child(pid, NoAgent("none"))
+        session.refresh()
+        assert session.may_join(0.0) is (world.now < CHILD_SECONDS)
+        world.now += 1
+
+
+def test_one_that_ended_is_counted(world: World, session: Session) -> None:
+    first = world.child(1, NoAgent("none"))
+    session.refresh()
+    world.living.remove(first)
+    # Another one may have its pid.
+    world.child(1, NoSuchTarget("has ended"))
+    session.refresh()
+    assert session.counts == (2, 0, 0)
+    assert session.skipped() == ["skipping process 1: none"]
+    world.living.clear()
+    session.refresh()
+    assert (session.counts, session.may_join(0.0)) == ((2, 0, 0), False)
+
+
+def test_those_there_at_first_are_not_late(world: World, session: Session) -> None:
+    for pid in (1, 2):
+        world.child(pid)
+    world.problems[2] = NoAgent("none")
+    world.refresh()
+    session.start()
+    assert session.counts == (1, 0, 0)
+    assert session.skipped() == ["skipping process 2: none"]
+    world.problems.clear()
+    session.refresh()
+    assert session.counts == (0, 0, 1)
+
+
+def test_a_no(world: World, session: Session) -> None:
+    """A refusal at the start ends the session; a later one leaves out the child."""
+    world.child(1, NotConfirmed("no"))
+    world.refresh()
+    with pytest.raises(NotConfirmed):
+        session.start()
+    world.child(2, NotConfirmed("no"))
+    for _ in range(3):
+        session.refresh()
+    assert world.tried == [1, 1, 2]
+    assert session.counts == (2, 2, 0)
+
+
+def test_reasons_have_bounds(world: World, session: Session) -> None:
+    for pid in range(1, 1001):
+        world.child(pid, NoAgent("none"))
+    session.refresh()
+    assert session.counts[0] == 1000
+    assert len(session.skipped()) == 50
