@@ -106,14 +106,14 @@ def test_a_parent_without_an_agent_is_left_out(
 
 
 def test_a_parent_without_an_agent_alone(bare_family: Family) -> None:
-    """Its children are not followed, so there is nothing to trace."""
+    """Without --subprocesses its children are not traced instead."""
     words = ("trace", bare_family.parent.pid, "raise", "--via", "agent")
     _, err, code = run(*words)
     assert (code, "no agent in process" in " ".join(err.split())) == (4, True), err
 
 
 def test_a_child_that_outlives_its_parent(family: Family, root: None) -> None:
-    """It is waited for while it may load its agent soon."""
+    """The session continues as long as the child may load its agent soon."""
     with tracing(family.parent.pid) as session:
         assert session.unseen(1) == {"without_agent": 1, "late_processes": 0}
         family.parent.process.kill()
@@ -154,7 +154,7 @@ def test_a_followed_program_that_executes_another(start: Start, root: None) -> N
 
 
 def test_a_program_alone_that_executes_another(start: Start, root: None) -> None:
-    """It is not followed, and what it raises later is missing."""
+    """Later exceptions are missing, and a counter reports that."""
     target = start("methods/methods.rb")
     with tracing(target.pid, follow=False) as session:
         target.step("raise")

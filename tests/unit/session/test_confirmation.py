@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import cast
 
 import pytest
 
 from rbtrace_py.agent.protocol import Map
+from rbtrace_py.linux.process import Process
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.tables import MethodOptions, Methods
 from rbtrace_py.session.targets.confirmation import (
@@ -36,12 +39,13 @@ class Asked:
 
 def of_calls(confirm: Callable[[str], bool], c_calls: bool) -> Callable[..., None]:
     options = CallsOptions(c_calls=c_calls, confirm=confirm)
-    return Calls(Targets({}), options)._before_all
+    return partial(Calls(Targets({}), options)._confirm, options.request())
 
 
 def of_methods(confirm: Callable[[str], bool], c_calls: bool) -> Callable[..., None]:
     options = MethodOptions(c_calls=c_calls, confirm=confirm)
-    return Methods(Targets({}), "count", ["method"], options)._before_all
+    session = Methods(Targets({}), "count", ["method"], options)
+    return partial(session._confirm, session._request(cast(Process, None)))
 
 
 each = pytest.mark.parametrize("made", [of_calls, of_methods])

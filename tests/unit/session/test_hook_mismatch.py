@@ -11,11 +11,11 @@ import rubies
 from rbtrace_py.agent.arming import HookMismatch
 from rbtrace_py.agent.client import AgentError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.methods import calls, tables
+from rbtrace_py.session.methods import hook_session
 from rbtrace_py.session.methods.call_trees import FoldedCalls
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
-from rbtrace_py.session.methods.tables import Methods
+from rbtrace_py.session.methods.tables import MethodOptions, Methods
 from rbtrace_py.session.targets.targets import Targets
 from rubies import HERE, Running
 
@@ -31,8 +31,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
         assert found is not None
         return {**found, "def_original_id": found["def_original_id"] - 8}
 
-    for module in (calls, tables):
-        monkeypatch.setattr(module, "hook_offsets", wrong_offsets)
+    monkeypatch.setattr(hook_session, "hook_offsets", wrong_offsets)
     with rubies.running(HERE, "methods/calls.rb") as found:
         yield found
 
@@ -53,7 +52,7 @@ def test_calls(running: Running, kind: type[Calls]) -> None:
 
 
 def test_tables(running: Running) -> None:
-    options = tables.MethodOptions(confirm=lambda text: True)
+    options = MethodOptions(confirm=lambda text: True)
     targets = Targets.from_pids([running.pid])
     with (
         closing(targets),

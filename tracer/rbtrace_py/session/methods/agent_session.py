@@ -23,7 +23,7 @@ from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
 CHILD_SECONDS = 5.0
-"""Seconds for which a child without an agent is retried, anew after each exec."""
+"""Seconds for which a child without an agent is retried after its start or exec."""
 _RETRY_SECONDS = 0.02
 _MOST_REASONS = 50
 _NOT_HUNG_UP = NoSuchTarget, HookMismatch
@@ -80,7 +80,7 @@ class AgentSession(Closing, Generic[Traced]):
 
     Args:
         targets: The processes. A COMMAND among them starts with an agent.
-        options: How long to wait for agents.
+        options: Options of the wait for agents.
         hold_seconds: Seconds for which a COMMAND waits for tracing at most.
         clock: Monotonic clock, in seconds.
 
@@ -224,7 +224,7 @@ class AgentSession(Closing, Generic[Traced]):
         return is_trying and self._clock() - self._last_end < CHILD_SECONDS
 
     def _join_chosen(self, waited: float) -> bool:
-        """Trace the chosen processes; return whether no agent is waited for."""
+        """Trace the chosen processes; return False to wait for more agents."""
         limit = self._wait_options.wait_seconds
         may_wait = self._wait_options.wait or self.targets.command is not None
         waits = may_wait and (limit is None or waited < limit)
@@ -240,7 +240,7 @@ class AgentSession(Closing, Generic[Traced]):
                 # Children may have agents, as workers whose parent loads little.
                 self._without[process] = error
             except NoSuchTarget:
-                # It has exited. If there is no other process, that is reported.
+                # It has exited, which matters only if all the others have, too.
                 if not may_wait:
                     raise
         return not (waits and self._without)
@@ -261,6 +261,7 @@ class AgentSession(Closing, Generic[Traced]):
 
     def _forget_exited(self) -> None:
         alive = {process.pid: process for process in self.targets.alive()}
+        self._executed.intersection_update(alive.values())
         for pid, each in list(self._untraced.items()):
             if alive.get(pid) is not each.process:
                 del self._untraced[pid]

@@ -1,8 +1,8 @@
 """``trace PID raise``: every exception as it is raised, from within the process.
 
-The agent runs code of ours, with a TracePoint of the one event that costs nothing
-while nothing is raised. Of what is raised only the object is kept in the thread that
-raises; texts are made in the agent's own.
+The agent runs our code, with a TracePoint of the one event that costs nothing while
+the program raises nothing. A thread that raises an exception only stores the object.
+The agent's own thread formats the texts.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rbtrace_py.session.targets.targets import Targets
 MAX_BACKTRACE = 200
 _WAITING = 10_000
 _BATCH = 1 << 16
-"""Bytes that are written at once, if so many wait."""
+"""Bytes of queued records after which they are written."""
 _DRAIN = 1
-"""Seconds for what waits when the trace ends; what is left counts as lost."""
+"""Seconds to send queued exceptions at the end; the rest counts as lost."""
 _FIELDS = 8
 _SLICE = 0.02
 _MAX = (1 << 63) - 1
@@ -44,7 +44,7 @@ _OPERANDS = (
     Operand("method", OperandType.STRING),
 )
 PROBE = Probe("rbtrace", "raise", Binary(0, 0, ""), (), _OPERANDS)
-"""As which an exception is shown; Ruby's own probe has class, file and line alone."""
+"""The probe of all exceptions; Ruby's own probe lacks message and method."""
 
 CODE = """
 lambda do |waiting, size, depth|
@@ -124,11 +124,12 @@ end.call(%(waiting)d, %(size)d, %(depth)d)
 
 @dataclass(frozen=True, slots=True)
 class ExceptionOptions(AgentOptions):
-    """Options of a trace of exceptions.
+    """Options of ``trace raise``.
 
-    string_size: bytes of a text that are sent
-    backtrace: with backtraces
-    filter: text of a filter on class, message, file, line, method, pid and tid
+    Attributes:
+        string_size: Bytes to send of each string.
+        backtrace: Send backtraces.
+        filter: Filter on class, message, file, line, method, pid, and tid.
     """
 
     string_size: int = 128
@@ -137,9 +138,12 @@ class ExceptionOptions(AgentOptions):
 
 
 class Exceptions(AgentSession[AgentTask], Starting):
-    """A session as ``Trace`` is, of exceptions.
+    """A session of exceptions, with the interface of ``Trace``.
 
-    Raises NoAgent, NoSuchTarget, NotPermitted, AgentError, BrokenAgent, FilterError.
+    Raises:
+        FilterError: The filter is invalid.
+        NoAgent, NoSuchTarget, NotPermitted, AgentError, BrokenAgent: Tracing of a
+            process fails when the session is entered.
     """
 
     words: tuple[str, ...] = ("raise",)
@@ -177,9 +181,9 @@ class Exceptions(AgentSession[AgentTask], Starting):
         self._add(process, task, _HELD in task.first)
 
     def events(self, seconds: float) -> Iterator[RaiseEvent]:
-        """Return new events; waits up to ``seconds`` if there are none.
+        """Yield new events; wait up to ``seconds`` for the first.
 
-        What is not taken of them comes the next time.
+        The next call yields the events that the caller does not consume.
         """
         deadline = time.monotonic() + seconds
         while not self._last:
@@ -247,13 +251,13 @@ class Exceptions(AgentSession[AgentTask], Starting):
         self._note_untraced()
 
     def drain(self) -> Iterator[RaiseEvent]:
-        """Have the TracePoints taken out; yield what was raised by then."""
+        """Disable the TracePoints; yield earlier events."""
         self.finish()
         yield from self.events(0.0)
 
     @property
     def failure(self) -> RbtraceError | None:
-        """Return why our code ended in a process that goes on, where it says so."""
+        """The error that ended our code in a process that lives on, or None."""
         failures = (task.ended for task in self._lost)
         return next((e for e in failures if isinstance(e, _FAILURES)), None)
 

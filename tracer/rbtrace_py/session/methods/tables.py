@@ -1,37 +1,26 @@
 """Tables of the agent's hook: methods, allocations, exceptions, collections.
 
-The hook keeps tables in memory that we map (mode table), so nothing is shipped for
-an event, and nothing is lost at any rate.
+The hook keeps its tables in memory that we map (mode ``table``). It sends nothing per
+event, and so it loses nothing at any rate.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from rbtrace_py.agent.arming import DIGITS, Armed, HookMismatch, Selector, What
-from rbtrace_py.agent.place import connect
-from rbtrace_py.agent.protocol import Map
+from rbtrace_py.agent.arming import DIGITS, Armed, HookMismatch, What
 from rbtrace_py.agent.shared import Condition, HookMode
 from rbtrace_py.agent.tables import Counted, Tables
 from rbtrace_py.aggregate.histogram import Histogram
 from rbtrace_py.aggregate.methods import METHODS, MethodResult, MethodRow, group_rows
-from rbtrace_py.errors import RbtraceError, UsageError
+from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.readable import readable
 from rbtrace_py.model.calls import UNKNOWN_METHOD, CalledMethod, MethodKind
 from rbtrace_py.session.counting import CountingSession
-from rbtrace_py.session.methods.agent_session import AgentOptions, AgentSession
 from rbtrace_py.session.methods.hook_notes import c_calls_hint, hook_notes
-from rbtrace_py.session.methods.hook_offsets import hook_offsets
-from rbtrace_py.session.targets.confirmation import (
-    Confirm,
-    Confirmation,
-    accept_none,
-    what_stays,
-)
+from rbtrace_py.session.methods.hook_session import HookOptions, HookSession
 from rbtrace_py.session.targets.targets import Targets
 
 KINDS: Mapping[str, tuple[MethodKind, ...]] = {
@@ -40,7 +29,7 @@ KINDS: Mapping[str, tuple[MethodKind, ...]] = {
     "raise": (MethodKind.RAISE,),
     "object": (MethodKind.OBJECT,),
 }
-"""Words for what the hook sees, and what it calls that."""
+"""Words of the command line, and the hook's kinds for each."""
 
 BY = ("method", "class", "pid")
 _IDLE_SECONDS = 0.02
@@ -53,30 +42,32 @@ _CONDITIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class MethodOptions(AgentOptions):
-    """Questions to the hooks.
+class MethodOptions(HookOptions):
+    """Options of ``latency`` and ``count``.
 
-    by: ``method``, ``class`` or ``pid``; None: one group a word
-    select: of which methods; none: of every one
-    c_calls: methods written in C too; the process stays slower afterwards
-    digits: significant ones of durations, 2 or 3
-    confirm: asked before something irreversible is done, with what it is
+    Attributes:
+        by: ``method``, ``class``, or ``pid``; None means one group per word.
+        digits: Significant digits of durations, 2 or 3.
     """
 
     by: str | None = None
-    select: Sequence[Selector] = ()
-    c_calls: bool = False
     digits: int = DIGITS
-    confirm: Confirm = accept_none
 
 
-class Methods(AgentSession["_HookedProcess"], CountingSession):
-    """A question about what Ruby calls, asked of the agents in a set of processes.
+class Methods(HookSession["_HookedProcess"], CountingSession):
+    """A session that counts and times calls, collections, exceptions, or objects.
 
-    command: ``latency`` or ``count``; words: of KINDS
-    Entering arms the hooks, leaving disarms them; ``snapshot`` is the answer so far,
-    also after the processes have ended. Raises NoAgent, NoSuchTarget, NotPermitted,
-    AgentError, Unsupported, NotConfirmed, BrokenAgent, UsageError.
+    Entering arms the hooks, and leaving disarms them. ``snapshot`` is the answer so
+    far, also after the processes have exited.
+
+    Args:
+        command: ``latency`` or ``count``.
+        words: Keys of KINDS.
+
+    Raises:
+        UsageError: The words do not support the options.
+        NoAgent, NoSuchTarget, NotPermitted, AgentError, Unsupported, NotConfirmed,
+            BrokenAgent: Arming fails when the session is entered.
     """
 
     def __init__(
@@ -93,10 +84,8 @@ class Methods(AgentSession["_HookedProcess"], CountingSession):
         super().__init__(targets, self.options)
         self.started_ns = 0
         self._ended_ns: int | None = None
-        self._confirmation = Confirmation(self.options.confirm)
         self._has_rows = False
         self._hooked: list[_HookedProcess] = []
-        self._natives: set[bool | None] = set()
 
     def _check(self) -> None:
         by = self.options.by
@@ -115,37 +104,23 @@ class Methods(AgentSession["_HookedProcess"], CountingSession):
                     f"Use `rbtrace-py count PID {timeless[0]}`",
                 )
 
-    # ------------------------------------------------------------- life cycle
-
     def _start(self) -> None:
         self.start()
         self.started_ns = time.time_ns()
         self.notes.append(f"{', '.join(self.words)}: counted by the agent's hook")
+        c_calls = "method" in self.words and self.options.c_calls
         for each in self._hooked:
             pid, armed = each.pid, each.armed
-            self.notes += hook_notes(pid, armed, each.c_calls)
+            self.notes += hook_notes(pid, armed, c_calls)
             self.notes += [f"process {pid}: {text}" for text in armed.overhead]
 
     def _join(self, process: Process) -> None:
-        # A program that is about to execute Ruby has no offsets yet.
-        connect(process).close()
-        offsets = hook_offsets(process) if "method" in self.words else None
-        what = self._what(offsets)
-        armed = Armed(process, what, before_all=self._before_all)
-        hooked = _HookedProcess(process.pid, armed, what)
+        armed = self._arm_hook(process)
+        hooked = _HookedProcess(process.pid, armed)
         self._hooked.append(hooked)
-        self._natives.add(armed.native)
         self._add(process, hooked, armed.held)
 
-    def _before_all(self, hello: Map, why_all: str = "") -> None:
-        """Ask before what is irreversible; raises NotConfirmed."""
-        if "method" in self.words:
-            # A program that we start is held before it defines its methods.
-            why_all = "" if self.targets.command else why_all
-            texts = what_stays(hello, self.options.c_calls, why_all)
-            self._confirmation.ask(texts)
-
-    def _what(self, offsets: dict[str, int] | None) -> What:
+    def _request(self, process: Process) -> What:
         return What(
             HookMode.TABLE,
             methods="method" in self.words,
@@ -156,15 +131,12 @@ class Methods(AgentSession["_HookedProcess"], CountingSession):
             select=self.options.select,
             histograms=self.command == "latency",
             digits=self.options.digits,
-            offsets=offsets,
         )
-
-    # ------------------------------------------------------------- as it goes on
 
     def refresh(self) -> None:
         """Receive what agents report; trace new children and executed programs."""
+        self._listen(0)
         for process, hooked in list(self._live.items()):
-            hooked.listen()
             hooked.armed.keep_learning()
             if hooked.armed.ended is not None:
                 self._release(process, hooked.armed.ended)
@@ -172,12 +144,8 @@ class Methods(AgentSession["_HookedProcess"], CountingSession):
 
     def wait(self, seconds: float) -> None:
         """Wait for ``seconds``, or until an agent reports something."""
-        live = [hooked.armed for hooked in self._live.values()]
-        if live:
-            if readable(live, seconds):
-                self.refresh()
-        else:
-            time.sleep(min(seconds, _IDLE_SECONDS))
+        if self._listen(seconds if self._live else min(seconds, _IDLE_SECONDS)):
+            self.refresh()
 
     def finish(self) -> None:
         """Disarm the hooks; the answer can still be read.
@@ -186,8 +154,11 @@ class Methods(AgentSession["_HookedProcess"], CountingSession):
             HookMismatch: A hook had disarmed itself.
         """
         if self._ended_ns is None:
+            self._listen(0)
             for hooked in self._live.values():
-                hooked.disarm()
+                hooked.armed.begin_end()
+                hooked.armed.learn()
+                hooked.armed.disarm()
             self._ended_ns = time.time_ns()
             self._note_untraced()
             for hooked in self._hooked:
@@ -199,8 +170,6 @@ class Methods(AgentSession["_HookedProcess"], CountingSession):
             hooked.armed.close()
         self._hooked.clear()
         self._live.clear()
-
-    # ----------------------------------------------------------------- answer
 
     def snapshot(self) -> MethodResult:
         is_timed = self.command == "latency"
@@ -223,7 +192,7 @@ class Methods(AgentSession["_HookedProcess"], CountingSession):
 
     @property
     def hint(self) -> str:
-        """Return what a user may have overlooked who has got nothing; or empty."""
+        """Hint for a user who sees no result; or empty."""
         if self._has_rows or not self.options.select or self.options.c_calls:
             return ""
         return f"no matching call was seen{c_calls_hint(self._natives)}"
@@ -251,18 +220,11 @@ class Methods(AgentSession["_HookedProcess"], CountingSession):
 class _HookedProcess:
     """A process with its hook, and the rows of the hook's tables."""
 
-    def __init__(self, pid: int, armed: Armed, what: What) -> None:
+    def __init__(self, pid: int, armed: Armed) -> None:
         self.pid = pid
         self.armed = armed
-        self.c_calls = what.c_calls
         self._tables = Tables(armed.shared, armed.scale)
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
-        self._is_selection = bool(what.select)
-
-    def listen(self) -> None:
-        """Receive all that the agent has sent, and notice the end of its process."""
-        while self.armed.ended is None and readable([self.armed], 0):
-            self.armed.listen()
 
     def rows(self, is_timed: bool) -> list[MethodRow]:
         """Return the rows as they are now."""
@@ -279,7 +241,7 @@ class _HookedProcess:
         return row
 
     def _made(self, counted: Counted, method: CalledMethod) -> MethodRow:
-        lacks_own = self._is_selection and method.kind in METHODS
+        lacks_own = self.armed.select and method.kind in METHODS
         return MethodRow(
             self.pid,
             method,
@@ -295,13 +257,6 @@ class _HookedProcess:
     def _method(self, counted: Counted) -> CalledMethod:
         found = self.armed.method(counted.index)
         if found is UNKNOWN_METHOD:
-            # Seen so late, or so near its process's end, that nobody could say.
+            # The process exited before the agent could send the method's name.
             return CalledMethod(MethodKind(counted.kind), None, False, None)
         return found
-
-    def disarm(self) -> None:
-        self.armed.begin_end()
-        with suppress(RbtraceError):
-            self.listen()
-            self.armed.learn()
-        self.armed.disarm()

@@ -1,0 +1,103 @@
+"""The base of sessions whose agents arm the method hook."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+from rbtrace_py.agent.arming import ARM_SECONDS, Armed, Selector, What
+from rbtrace_py.agent.place import connect
+from rbtrace_py.agent.protocol import Map
+from rbtrace_py.agent.starting import HOLD_SECONDS
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.readable import readable
+from rbtrace_py.session.methods.agent_session import AgentOptions, AgentSession
+from rbtrace_py.session.methods.hook_offsets import hook_offsets
+from rbtrace_py.session.targets.confirmation import (
+    Confirm,
+    Confirmation,
+    accept_none,
+    what_stays,
+)
+from rbtrace_py.session.targets.targets import Targets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookOptions(AgentOptions):
+    """Options of every session that arms the hook.
+
+    Attributes:
+        select: Methods to hook; empty means all.
+        c_calls: Also hook methods written in C. The process stays slower afterwards.
+        confirm: Called with each risk; returns whether the user accepts it.
+    """
+
+    select: Sequence[Selector] = ()
+    c_calls: bool = False
+    confirm: Confirm = accept_none
+
+
+class HasHook(Protocol):
+    """A process's part of a session."""
+
+    armed: Armed
+
+
+Hooked = TypeVar("Hooked", bound=HasHook)
+
+
+class HookSession(AgentSession[Hooked]):
+    """A session whose agents arm the hook, as ``_request`` of a subclass asks."""
+
+    def __init__(
+        self,
+        targets: Targets,
+        options: HookOptions,
+        hold_seconds: float = HOLD_SECONDS,
+    ) -> None:
+        super().__init__(targets, options, hold_seconds)
+        self._confirmation = Confirmation(options.confirm)
+        self._natives: set[bool | None] = set()
+        """``Armed.native`` of all processes."""
+
+    @abstractmethod
+    def _request(self, process: Process) -> What:
+        """Return what to arm in a process, without offsets."""
+
+    def _arm_hook(
+        self,
+        process: Process,
+        before: Callable[[Map], None] = lambda hello: None,
+        seconds: float = ARM_SECONDS,
+    ) -> Armed:
+        """Arm the hook of a process; the arguments are those of ``Armed``."""
+        # A program that has yet to execute Ruby has no offsets.
+        connect(process).close()
+        what = self._request(process)
+        if what.methods:
+            what = replace(what, offsets=hook_offsets(process))
+        confirm = partial(self._confirm, what)
+        armed = Armed(process, what, before, seconds, confirm)
+        self._natives.add(armed.native)
+        return armed
+
+    def _confirm(self, what: What, hello: Map, why_all: str = "") -> None:
+        """Confirm what is irreversible before it is done; raise NotConfirmed."""
+        if what.methods:
+            # A COMMAND is held before it defines its methods.
+            why_all = "" if self.targets.command else why_all
+            self._confirmation.ask(what_stays(hello, what.c_calls, why_all))
+
+    def _listen(self, seconds: float) -> bool:
+        """Receive what agents report, as exits; wait up to ``seconds`` for the first.
+
+        Return whether there was something.
+        """
+        hooks = (hooked.armed for hooked in self._live.values())
+        ready = readable([armed for armed in hooks if armed.ended is None], seconds)
+        for armed in ready:
+            armed.listen()
+        return bool(ready)
