@@ -1,9 +1,9 @@
-"""Retries of children without an agent, by a clock that the test moves."""
+"""Waits for agents, and retries of children, by a clock that the test moves."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -41,22 +41,23 @@ class World:
     now: float = 0.0
     living: list[Child] = field(default_factory=list)
     fresh: list[Child] = field(default_factory=list)
+    parents: list[Child] = field(default_factory=list)
     problems: dict[int, Exception] = field(default_factory=dict)
     tried: list[int] = field(default_factory=list)
 
     def start_with_agent(self, seconds: float) -> None: ...
 
     def chosen(self) -> list[Child]:
-        return []
+        return [parent for parent in self.parents if parent in self.living]
 
     def has_joined(self, child: Child) -> bool:
-        return True
+        return child not in self.parents
 
     def is_ours(self, child: Child) -> bool:
         return False
 
     def follows(self, child: Child) -> bool:
-        return True
+        return self.follow
 
     def untracked_children(self) -> set[int]:
         return set()
@@ -81,6 +82,13 @@ class World:
             self.problems[pid] = problem
         return child
 
+    def parent(self, pid: int, problem: Exception | None = None) -> Child:
+        """Add a process that the user chose."""
+        parent = self.child(pid, problem)
+        self.parents.append(parent)
+        self.refresh()
+        return parent
+
     def take_tried(self) -> list[int]:
         tried, self.tried = self.tried, []
         return tried
@@ -94,10 +102,10 @@ def world() -> World:
 class Session(AgentSession[None]):
     """A session of a world's children."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, **options: Any) -> None:
         self.world = world
-        targets = cast(Targets, world)
-        super().__init__(targets, AgentOptions(), clock=lambda: world.now)
+        targets, settings = cast(Targets, world), AgentOptions(**options)
+        super().__init__(targets, settings, clock=lambda: world.now)
 
     def _join(self, process: Process) -> None:
         self.world.join(process)
@@ -256,3 +264,84 @@ def test_reasons_have_bounds(world: World, session: Session) -> None:
     session.refresh()
     assert session.counts[0] == 1000
     assert len(session.skipped()) == 50
+
+
+def test_an_agent_is_not_waited_for_without_wait(world: World) -> None:
+    world.follow = False
+    world.parent(1, NoAgent("none"))
+    world.parent(2)
+    session = Session(world, wait_seconds=9.0)
+    with pytest.raises(NoAgent, match="none"):
+        session.start()
+    assert world.tried == [1]
+
+
+def test_processes_are_traced_while_another_is_waited_for(world: World) -> None:
+    """A child that appears meanwhile is not late."""
+    world.follow = False
+    world.parent(1, NoAgent("none"))
+    world.parent(2)
+    session = Session(world, wait=True)
+    seen: list[list[int]] = []
+
+    def on_wait(seconds: float) -> None:
+        seen.append(session.pids)
+        world.problems.clear()
+        world.child(3)
+
+    session.on_wait = on_wait
+    session.start()
+    assert (seen, session.pids) == ([[2]], [2, 1, 3])
+    assert session.counts == (0, 0, 0)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_wait_has_an_end(follow: bool, world: World) -> None:
+    """A parent is then left out if its child has an agent."""
+    world.follow = follow
+    world.parent(1, NoAgent("none"))
+    world.child(2)
+    world.refresh()
+    session = Session(world, wait=True, wait_seconds=0.05)
+    if follow:
+        session.start()
+        assert (session.pids, session.counts) == ([2], (1, 0, 0))
+        assert session.notes == ["skipping process 1: none"]
+        return
+    with pytest.raises(NoAgent, match="none"):
+        session.start()
+
+
+def test_a_wait_that_is_stopped(world: World) -> None:
+    world.parent(1, NoAgent("none"))
+    session = Session(world, wait=True)
+    stops = iter((False, True))
+    session.start(lambda: next(stops))
+    assert (world.tried, session.pids, session.notes) == ([1], [], [])
+
+
+def test_no_process_outlives_the_wait(world: World) -> None:
+    parent = world.parent(1, NoAgent("none"))
+    session = Session(world, wait=True)
+    session.on_wait = lambda seconds: world.living.remove(parent)
+    with pytest.raises(NoSuchTarget, match="exited before its agent answered"):
+        session.start()
+
+
+def test_a_parent_and_its_children_have_no_agent(world: World) -> None:
+    world.parent(1, NoAgent("none in 1"))
+    world.child(2, NoAgent("none in 2"))
+    world.refresh()
+    with pytest.raises(NoAgent, match="none in 1"):
+        Session(world).start()
+    assert world.tried == [1, 1, 2]
+
+
+def test_an_exec_that_is_not_followed(world: World) -> None:
+    """The agent's connection counts as lost; an exit is normal."""
+    world.follow = False
+    session = Session(world)
+    for number, error in enumerate((AnotherProgram("executed"), NoSuchTarget("gone"))):
+        session._live[cast(Process, Child(number))] = None
+        assert not session._release(next(iter(session._live)), error)
+    assert session.hung_up == 1
