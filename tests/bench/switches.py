@@ -19,10 +19,10 @@ from table import Ratio, Row, interleaved, ns
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.attach import RETURN_0
+from rbtrace_py.bpf.context_switches import ContextSwitches
 from rbtrace_py.bpf.program import run_time_of
 from rbtrace_py.bpf.run_statistics import RunStatistics
 from rbtrace_py.linux.process import Process
-from rbtrace_py.session.stacks.context_switches import ContextSwitches
 from targets import PARTS, Target
 
 TURNS = 5000

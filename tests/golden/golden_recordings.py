@@ -16,7 +16,6 @@ from pathlib import Path
 from rbtrace_py.aggregate.calls import CallEventKind, CallNesting, ReportedCall
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.model.calls import (
     CALL_TEXT_GOES_ON,
     CALL_VALUES,
@@ -28,6 +27,7 @@ from rbtrace_py.model.calls import (
 )
 from rbtrace_py.model.printable import printable
 from rbtrace_py.model.recording_meta import CALLS_MODE, Meta
+from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.recording.call_writer import CallsWriter, RecordedStep
 from rbtrace_py.recording.sample_recording import RecordingWriter
 from sample_makers import START, shop

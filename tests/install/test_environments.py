@@ -20,7 +20,7 @@ from processes import LIB, ROOT, TARGETS, Target
 pytestmark = [pytest.mark.install, pytest.mark.timeout(900)]
 
 SWITCHES = """
-from rbtrace_py.session.stacks.context_switches import ContextSwitches
+from rbtrace_py.bpf.context_switches import ContextSwitches
 ContextSwitches().close()
 """
 EVENTS = 23

@@ -19,7 +19,7 @@ from test_calls import TREES, masked
 from commands import Tracer, run
 from processes import LIB, MAIN, ROOT, TARGETS, TIMEOUT, Target
 from rbtrace_py.aggregate.calls import CallEventKind
-from rbtrace_py.aggregate.switches import Switch
+from rbtrace_py.model.switches import Switch
 from rbtrace_py.recording.call_recording import CallsRecording
 from rbtrace_py.recording.call_segments import segments_in
 

@@ -11,11 +11,10 @@ from rbtrace_py.aggregate.switches import (
     CpuTimes,
     Span,
     State,
-    Switch,
-    SwitchKind,
     ThreadStates,
 )
 from rbtrace_py.model.calls import UNKNOWN_METHOD
+from rbtrace_py.model.switches import Switch, SwitchKind
 
 PID, TID = 4, 70
 FOUND, WOKEN, ON, OFF, LOST, LEFT = SwitchKind

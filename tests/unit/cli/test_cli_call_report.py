@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
-from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.cli.main import main
 from rbtrace_py.model.calls import (
     CalledMethod,
@@ -20,6 +19,7 @@ from rbtrace_py.model.calls import (
     TickScale,
 )
 from rbtrace_py.model.recording_meta import CALLS_MODE, Meta
+from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.recording.call_writer import CallsWriter, RecordedStep
 
 ENTRY, RETURN, STACK, PLACE = 1, 2, 11, 12

@@ -16,7 +16,6 @@ from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.calls import CallNesting, ReportedCall, Thread
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import (
     MAX_TICKS,
@@ -28,6 +27,7 @@ from rbtrace_py.model.calls import (
 )
 from rbtrace_py.model.recording_meta import CALLS_MODE, Meta
 from rbtrace_py.model.stacks import RubyThread
+from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.recording.blocks import BlockType, block, file_header
 from rbtrace_py.recording.call_recording import CallsRecording
 from rbtrace_py.recording.call_writer import CallsWriter, RecordedStep

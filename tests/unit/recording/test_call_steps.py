@@ -39,6 +39,7 @@ from rbtrace_py.model.calls import (
     RingStep,
     TickScale,
 )
+from rbtrace_py.model.switches import Switch
 from rbtrace_py.recording.blocks import (
     FILE_HEADER_SIZE,
     BlockType,

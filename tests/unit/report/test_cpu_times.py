@@ -7,7 +7,8 @@ import json
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.aggregate.switches import CpuTimes, Switch, SwitchKind
+from rbtrace_py.aggregate.switches import CpuTimes
+from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.report.json.stacks import stacks_document
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.summary import summary_lines

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rbtrace_py.aggregate.calls import CallNesting, ReportedCall
-from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
+from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.report.exchange.chrome import chrome_pieces
 from rbtrace_py.report.exchange.perfetto import perfetto_pieces
 from rbtrace_py.report.exchange.speedscope_calls import evented_pieces

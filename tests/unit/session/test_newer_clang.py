@@ -20,11 +20,11 @@ import test_kernel_ways as ways
 import rbtrace_py
 import rubies
 from processes import LIB, ROOT, TARGETS, Target
-from rbtrace_py.aggregate.switches import SwitchKind
 from rbtrace_py.bpf import compiler, stack_walker
+from rbtrace_py.bpf.context_switches import ContextSwitches
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.switches import SwitchKind
 from rbtrace_py.session.stacks import probe_events
-from rbtrace_py.session.stacks.context_switches import ContextSwitches
 
 pytestmark = [pytest.mark.rubies, pytest.mark.usefixtures("root")]
 BUILD = """

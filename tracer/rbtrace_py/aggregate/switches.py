@@ -12,28 +12,15 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import Enum
 
 from rbtrace_py.aggregate.calls import CallEventKind, CallStack, ReportedCall, Thread
+from rbtrace_py.model.switches import ENDED, READY, Switch, SwitchKind
 
 _MOST_SPANS = 1 << 20
 """Spans of a thread that are kept to look calls up in."""
 _MOST_ENDED = 1024
 """Threads that are kept when they have ended: their last calls may come later."""
-
-
-class SwitchKind(IntEnum):
-    """Kinds of switches of a thread."""
-
-    FOUND = 1
-    """So it was when its process began to be watched."""
-    WOKEN = 2
-    ON = 3
-    OFF = 4
-    LOST = 5
-    """All threads: ``value`` switches are missing behind the last one."""
-    LEFT = 6
-    """All threads of the process: nothing more is recorded of it."""
 
 
 class State(Enum):
@@ -46,7 +33,6 @@ class State(Enum):
     STOPPED = "Stopped"
 
 
-READY, ENDED = "R", "X"
 _STATES = {
     READY: State.RUNNABLE,
     "S": State.SLEEPING,
@@ -55,22 +41,6 @@ _STATES = {
     "t": State.STOPPED,
 }
 """By the kernel's letters; anything else sleeps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """state: letter of the kernel's, of FOUND and OFF
-
-    tid: kernel thread id as the thread has it itself, 0 where none is meant
-    value: number of the CPU of ON and OFF, of LOST how many
-    """
-
-    pid: int
-    tid: int
-    time: int
-    what: SwitchKind
-    state: str = ""
-    value: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.switches import CpuTimes, Switch, SwitchKind
 from rbtrace_py.errors import BadRecording, NoSuchTarget
 from rbtrace_py.model.stacks import RubyThread
+from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.recording.blocks import (
     FILE_HEADER_SIZE,
     BlockType,

@@ -13,10 +13,10 @@ from rbtrace_py.aggregate.callfold import frame_of
 from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.model.calls import CalledMethod, MethodKind, RingStep
 from rbtrace_py.model.recording_meta import Meta
 from rbtrace_py.model.stacks import GC_FRAME, RubyThread, Stack
+from rbtrace_py.model.switches import Switch
 from rbtrace_py.recording.blocks import BlockType, block, pack_columns
 from rbtrace_py.recording.call_blocks import (
     ProcessNews,

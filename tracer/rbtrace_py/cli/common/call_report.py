@@ -8,12 +8,13 @@ from typing import BinaryIO
 
 from rbtrace_py.aggregate.calls import ReportedCall
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.aggregate.switches import CpuOfCalls, Switch
+from rbtrace_py.aggregate.switches import CpuOfCalls
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.options import rbtrace_times_option
 from rbtrace_py.errors import UsageError
+from rbtrace_py.model.switches import Switch
 from rbtrace_py.recording.call_recording import CallsRecording
 from rbtrace_py.report.exchange.chrome import chrome_pieces
 from rbtrace_py.report.exchange.perfetto import perfetto_pieces

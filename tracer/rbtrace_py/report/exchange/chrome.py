@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
-from rbtrace_py.aggregate.switches import Span, Switch, SwitchKind, ThreadStates
+from rbtrace_py.aggregate.switches import Span, ThreadStates
+from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.report.exchange.tracks import (
     Timeline,
     Tracks,

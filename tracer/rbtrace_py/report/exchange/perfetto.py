@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
-from rbtrace_py.aggregate.switches import Span, Switch, SwitchKind, ThreadStates
+from rbtrace_py.aggregate.switches import Span, ThreadStates
+from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.report.exchange.perfetto_packets import (
     BEGIN,
     END,

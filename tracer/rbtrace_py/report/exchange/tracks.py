@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rbtrace_py.aggregate.calls import ReportedCall, Thread
-from rbtrace_py.aggregate.switches import Span, Switch
+from rbtrace_py.aggregate.switches import Span
+from rbtrace_py.model.switches import Switch
 
 Timeline = Iterable[ReportedCall | Switch]
 

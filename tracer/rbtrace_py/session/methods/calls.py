@@ -12,11 +12,11 @@ from rbtrace_py.agent.protocol import BrokenAgent, Map
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.agent.starting import HOLD_SECONDS
 from rbtrace_py.aggregate.calls import ReportedCall, Thread
-from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.cgroup_limits import memory_room
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.calls import CALL_RECORD_SIZE
+from rbtrace_py.model.switches import Switch
 from rbtrace_py.session.methods.hook_notes import c_calls_hint, hook_notes
 from rbtrace_py.session.methods.hook_session import HookOptions, HookSession
 from rbtrace_py.session.methods.thread_names import ThreadNames
@@ -31,7 +31,7 @@ from rbtrace_py.session.methods.traced_process import (
 from rbtrace_py.session.targets.targets import Targets
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.stacks.context_switches import ContextSwitches
+    from rbtrace_py.bpf.context_switches import ContextSwitches
 
 RING_RECORDS = 262_144
 LEAST_RECORDS = 256
@@ -199,7 +199,7 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
     def _watch_switches(self) -> None:
         """Before hooks are registered: it takes a tenth of a second."""
         # Who records nothing needs no BPF.
-        from rbtrace_py.session.stacks.context_switches import ContextSwitches
+        from rbtrace_py.bpf.context_switches import ContextSwitches
 
         try:
             self._switches = ContextSwitches()

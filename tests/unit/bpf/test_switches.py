@@ -13,17 +13,12 @@ from typing import NamedTuple
 import pytest
 
 from processes import TIMEOUT, Target, await_state
-from rbtrace_py.aggregate.switches import (
-    CpuTimes,
-    State,
-    Switch,
-    SwitchKind,
-    ThreadTimes,
-)
+from rbtrace_py.aggregate.switches import CpuTimes, State, ThreadTimes
+from rbtrace_py.bpf import context_switches as module
+from rbtrace_py.bpf.context_switches import ContextSwitches
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.processes import children
-from rbtrace_py.session.stacks import context_switches as module
-from rbtrace_py.session.stacks.context_switches import ContextSwitches
+from rbtrace_py.model.switches import Switch, SwitchKind
 
 pytestmark = pytest.mark.usefixtures("root")
 
@@ -236,7 +231,7 @@ code = '''
 import sys
 sys.path.insert(0, sys.argv[1])
 from rbtrace_py.errors import NotPermitted
-from rbtrace_py.session.stacks.context_switches import ContextSwitches
+from rbtrace_py.bpf.context_switches import ContextSwitches
 try: ContextSwitches()
 except NotPermitted as error: print("refused:", error.hint)
 '''
@@ -245,7 +240,7 @@ os.execv(sys.executable, [sys.executable, "-c", code, sys.argv[1]])
 
 
 def test_without_rights() -> None:
-    tracer = str(Path(module.__file__).parents[3])
+    tracer = str(Path(module.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT, tracer],
         capture_output=True,

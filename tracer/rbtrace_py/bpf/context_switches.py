@@ -1,7 +1,6 @@
-"""The kernel's records of threads that get a CPU, leave it and are woken.
+"""Context switches and wakeups of the threads of watched processes.
 
-One program on the scheduler's tracepoints writes a record for each thread of the
-processes that are watched, and for none else.
+One BPF program on the scheduler's tracepoints writes a record per switch.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from rbtrace_py.aggregate.switches import Switch, SwitchKind
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import RawTracepoint, attach_first
@@ -18,6 +16,7 @@ from rbtrace_py.bpf.features import check_rights
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.ringbuf import RingBuffer
+from rbtrace_py.bpf.switch_records import SwitchRecords
 from rbtrace_py.errors import BpfError, RbtraceError
 from rbtrace_py.linux.btf import Btf, NoBtf
 from rbtrace_py.linux.closing import Closing
@@ -29,15 +28,15 @@ from rbtrace_py.linux.process import (
     parse_status,
 )
 from rbtrace_py.linux.tasks import ran_ns
-from rbtrace_py.session.stacks.switch_records import SwitchRecords
+from rbtrace_py.model.switches import Switch, SwitchKind
 
 RING_SIZE = 1 << 22
-"""Bytes, of 48 a record: room for 87,000 until they are taken."""
+"""Bytes. The ring has room for 87,000 records of 48 bytes."""
 _MAX_PROCESSES = 65_536
 _TRIES = 1000
-"""Looks at the ring while a record in it is still being written."""
+"""Maximum number of reads of the ring while a record is still being written."""
 _WAYS = ({"STATE_GIVEN": 1}, {"STATE_GIVEN": 0})
-"""As Linux has it since 5.19, and before."""
+"""Numbers for Linux 5.19 and later, and for earlier kernels."""
 
 _OFFSETS = {
     "PID_OFFSET": ("task_struct.pid",),
@@ -48,18 +47,25 @@ _OFFSETS = {
     "LEVEL_OFFSET": ("pid.level",),
     "NUMBERS_OFFSET": ("pid.numbers",),
 }
-"""Offsets that the program needs, by the names that kernels gave the fields."""
+"""Offsets that the program needs, with the field names of different kernels."""
 
 
 class ContextSwitches(Closing):
-    """Watches no process yet, but is ready to.
+    """Recorder of switches; it watches no process at first.
 
-    wall_offset: of the times that are told to CLOCK_MONOTONIC, ns
-
-    Raises NotPermitted, BpfError or NoBtf where it cannot be.
+    Attributes:
+        wall_offset: Times of switches minus CLOCK_MONOTONIC, in nanoseconds.
     """
 
     def __init__(self) -> None:
+        """Attach to the scheduler's tracepoints.
+
+        Raises:
+            NotPermitted: The tracer lacks the rights to use BPF.
+            BpfError: The kernel lacks a feature, or the tracer runs in a container's
+                pid namespace.
+            NoBtf: The kernel's BTF is missing or lacks a field.
+        """
         self.wall_offset = time.time_ns() - time.monotonic_ns()
         self._records = SwitchRecords(self.wall_offset)
         self._waiting: list[Switch] = []
@@ -70,7 +76,7 @@ class ContextSwitches(Closing):
             self._stack = stack.pop_all()
 
     def watch(self, process: Process) -> None:
-        """Tell of its threads from here on, of those that sleep too."""
+        """Watch a process from now on, and add a FOUND switch per thread."""
         self._records.watched.add(process.pid)
         self._program.maps["watched"].put(_u32(process.pid), _u32(0))
         now = time.monotonic_ns()
@@ -80,7 +86,7 @@ class ContextSwitches(Closing):
             self._waiting.append(Switch(process.pid, own, at, SwitchKind.FOUND, letter))
 
     def forget(self, pid: int) -> None:
-        """Tell no more of a process."""
+        """Stop watching a process."""
         if pid not in self._records.watched:
             return
         self._program.maps["watched"].delete(_u32(pid))
@@ -90,10 +96,10 @@ class ContextSwitches(Closing):
         self._records.forget(pid)
 
     def take(self) -> list[Switch]:
-        """All until now that was not taken yet, in order."""
+        """Return the switches since the last call, in the order of their times."""
         found = self._waiting + self._drained()
         self._waiting = []
-        # Several CPUs write at a time: a record may stand before an earlier one.
+        # CPUs write concurrently, so the ring's order is not the order of times.
         found.sort(key=lambda switch: switch.time)
         return found
 
@@ -113,7 +119,7 @@ class ContextSwitches(Closing):
 
 
 def _attached(stack: ExitStack) -> Program:
-    """With the state of who leaves from the tracepoint, or as older kernels have it."""
+    """Attach; since Linux 5.19 the tracepoint passes the leaving thread's state."""
     if not host_pid_namespace():
         raise BpfError(
             "this is a container's pid namespace, and the kernel uses other pids",
@@ -157,7 +163,7 @@ def _numbers() -> dict[str, int]:
 
 
 def _threads(process: Process) -> Iterator[tuple[int, int, str, int]]:
-    """Thread id, the same as the thread has it itself, state's letter, ns on CPUs."""
+    """Yield each thread's id, id in its own namespace, state, and ns on CPUs."""
     try:
         tids = process.threads()
     except RbtraceError:
@@ -167,7 +173,7 @@ def _threads(process: Process) -> Iterator[tuple[int, int, str, int]]:
             status = parse_status(process.read(f"task/{tid}/status"))
             yield tid, inner_id(status, tid), status["State"][0], ran_ns(process, tid)
         except (RbtraceError, KeyError, IndexError):
-            continue  # it has ended
+            continue  # the thread has exited
 
 
 def _u32(number: int) -> bytes:

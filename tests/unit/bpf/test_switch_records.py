@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rbtrace_py.aggregate.switches import Switch, SwitchKind
-from rbtrace_py.session.stacks.switch_records import RECORD, SwitchRecords
+from rbtrace_py.bpf.switch_records import RECORD, SwitchRecords
+from rbtrace_py.model.switches import Switch, SwitchKind
 
 PID, TID, OWN, OFFSET = 40, 71, 7, 1_000_000
 

@@ -1,4 +1,4 @@
-"""Records of ``bpf/programs/switches.c``, decoded and corrected."""
+"""Decoder of the records of ``programs/switches.c``."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rbtrace_py.aggregate.switches import ENDED, READY, Switch, SwitchKind
+from rbtrace_py.model.switches import ENDED, READY, Switch, SwitchKind
 
 RECORD = struct.Struct("<QQIIIIIHH")
-"""Time, ns on CPUs so far, process, thread, its own id, state, lost, what, CPU."""
+"""``struct record`` of ``programs/switches.c``."""
 _LOST = 0xFFFFFFFF
 _LETTERS = ((0x1, "S"), (0x2, "D"), (0x4, "T"), (0x8, "t"), (0xB0, ENDED))
-"""States of tasks by their bits (include/linux/sched.h)."""
+"""Letters of task states by their bits (include/linux/sched.h)."""
 
 
 @dataclass(slots=True)
 class _Thread:
-    """The state of a watched thread.
+    """State of a watched thread.
 
-    own: its id as it has it itself; ran: ns on CPUs when it last left one
-    is_on: None where that is not known; last: when that changed, by CLOCK_MONOTONIC
+    Attributes:
+        own: Thread id, as the thread itself sees it.
+        ran: Nanoseconds on CPUs when the thread last left one.
+        is_on: True if the thread is on a CPU; None if unknown.
+        last: CLOCK_MONOTONIC of the last change of ``is_on``, in nanoseconds.
     """
 
     own: int
@@ -30,13 +33,19 @@ class _Thread:
 
 
 class SwitchRecords:
-    """Makes switches of records; wall_offset: of their times to CLOCK_MONOTONIC, ns.
+    """Decodes records into switches and infers switches that have no record.
 
-    watched: processes of which is told
-    last: when the last record was written, by CLOCK_MONOTONIC
+    Attributes:
+        watched: Pids of the processes whose switches are returned.
+        last: CLOCK_MONOTONIC of the last record, in nanoseconds.
     """
 
     def __init__(self, wall_offset: int) -> None:
+        """Create a decoder.
+
+        Args:
+            wall_offset: CLOCK_REALTIME minus CLOCK_MONOTONIC, in nanoseconds.
+        """
         self.watched: set[int] = set()
         self.last = 0
         self._wall_offset = wall_offset
@@ -44,30 +53,39 @@ class SwitchRecords:
         self._lost = 0
 
     def know(self, pid: int, tid: int, own: int, ran: int, time: int) -> None:
-        """A thread that was there at ``time`` already."""
+        """Add a thread that existed before its process was watched.
+
+        Args:
+            pid: Process id.
+            tid: Thread id, as the tracer sees it.
+            own: Thread id, as the thread itself sees it.
+            ran: Nanoseconds on CPUs so far.
+            time: CLOCK_MONOTONIC, in nanoseconds.
+        """
         self._threads[pid, tid] = _Thread(own, ran)
         self.last = self.last or time
 
     def forget(self, pid: int) -> None:
-        """Forget a process of which no more is told."""
+        """Stop returning the switches of a process."""
         self.watched.discard(pid)
         self._threads = {k: t for k, t in self._threads.items() if k[0] != pid}
 
     def read(self, record: bytes) -> Iterator[Switch]:
-        """Read a record; none of a process that is no longer watched."""
+        """Yield the switches of a record; nothing if its process is not watched."""
         when, ran, pid, tid, own, state, lost, what, cpu = RECORD.unpack(record)
         yield from self.missing(lost)
         self.last = when
         if pid not in self.watched:
             return
         thread = self._threads.setdefault((pid, tid), _Thread(own))
-        # A thread that ends has no id of its own any more.
+        # An exiting thread no longer has an id in its own namespace.
         thread.own = own = own or thread.own or tid
         change = SwitchKind(what)
         letter = _letter(state) if change is SwitchKind.OFF else ""
         if change is SwitchKind.OFF and thread.is_on is False:
-            # Of some threads the kernel does not tell that they leave (seen on 6.18),
-            # nor so who comes on after them. The thread's own count tells since when.
+            # The kernel omits some switches (seen on 6.18): neither the thread that
+            # leaves the CPU nor its successor has a record. The successor's run time
+            # shows when it got the CPU.
             begun = max(when - max(ran - thread.ran, 0), thread.last)
             yield Switch(pid, own, begun + self._wall_offset, SwitchKind.ON, "", cpu)
         _changed(thread, change, when, ran)
@@ -76,9 +94,13 @@ class SwitchRecords:
         yield Switch(pid, own, when + self._wall_offset, change, letter, cpu)
 
     def missing(self, lost: int) -> Iterator[Switch]:
-        """Return what found no room since the last call, if anything; lost: in all."""
+        """Yield a LOST switch if records were dropped since the last call.
+
+        Args:
+            lost: Number of all records dropped so far; its low 32 bits suffice.
+        """
         count = (lost - self._lost) & _LOST
-        # Of a record that was begun before another the number may be the lower one.
+        # Records are reserved concurrently: a later one may hold a lower number.
         if 0 < count < 1 << 31:
             self._lost = lost & _LOST
             for thread in self._threads.values():

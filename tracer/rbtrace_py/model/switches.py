@@ -1,0 +1,44 @@
+"""Context switches: what the scheduler did with a thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+READY, ENDED = "R", "X"
+"""State letters of a thread that is ready to run, and of one that exits."""
+
+
+class SwitchKind(IntEnum):
+    """Kinds of switches, numbered as in recordings and in the BPF program."""
+
+    FOUND = 1
+    """The thread's state when the tracer began to watch its process."""
+    WOKEN = 2
+    ON = 3
+    OFF = 4
+    LOST = 5
+    """All threads: ``value`` switches are missing after the previous one."""
+    LEFT = 6
+    """All threads of the process: it is no longer watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """One switch of a thread.
+
+    Attributes:
+        pid: Process id, as the tracer sees it; 0 for LOST.
+        tid: Thread id, as the thread itself sees it; 0 for LOST and LEFT.
+        time: CLOCK_REALTIME in nanoseconds.
+        what: Kind of the switch.
+        state: The kernel's letter for the thread's state (FOUND and OFF).
+        value: CPU number (ON and OFF), or number of missing switches (LOST).
+    """
+
+    pid: int
+    tid: int
+    time: int
+    what: SwitchKind
+    state: str = ""
+    value: int = 0
