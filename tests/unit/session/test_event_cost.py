@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rbtrace_py.bpf.abi import Counter
+from rbtrace_py.model.counters import Counter
 from rbtrace_py.session.stacks.event_cost import EventCost
 
 ENTRY_NS = 1000

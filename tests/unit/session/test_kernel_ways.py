@@ -19,11 +19,12 @@ import pytest
 from processes import LIB, TARGETS, Target, await_state, comes_true, read_line
 from rbtrace_py.bpf import attach, stack_walker
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import MOST_KERNEL_FRAMES, SCRATCHES
+from rbtrace_py.bpf.abi import SCRATCHES
 from rbtrace_py.bpf.compiler import compile_program
 from rbtrace_py.errors import BpfError, RbtraceError, UnknownRuby
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.kernel_symbols import KernelSymbols
+from rbtrace_py.model.stack_walk import MOST_KERNEL_FRAMES
 from rbtrace_py.model.stacks import FrameKind, Sample, ThreadState
 from rbtrace_py.rubyvm import tls
 from rbtrace_py.rubyvm.vm import RubyVM

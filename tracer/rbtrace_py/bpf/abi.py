@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import Location, LocationKind
+from rbtrace_py.model.stack_walk import MOST_KERNEL_FRAMES
 
 MAX_SLOTS = 16
 MAX_OPERANDS = 12
@@ -30,8 +32,6 @@ PAIR_DEPTH = 128
 MAX_PAIRS = 16
 MOST_FRAMES = 512
 """Control frames of a stack at most; the newest."""
-MOST_KERNEL_FRAMES = 127
-"""The kernel's own at most, the newest: what kernel.perf_event_max_stack is, mostly."""
 SCRATCHES = 4
 """Stacks that can be walked at once on a processor, where walks can be preempted."""
 
@@ -58,46 +58,6 @@ NUMBERS = (
 )
 AT_LOAD = (*MAPS, *NUMBERS)
 """Symbols that the loader fills in in programs: see ``programs/loading.h``."""
-
-
-class Counter(IntEnum):
-    """Places in the ``counters`` map; names are those of results."""
-
-    SEEN = 0
-    LOST = 1
-    FILTERED = 2
-    UNREADABLE = 3
-    RAISED = 4
-    THROWN = 5
-    RUNNING_AT_ATTACH = 6
-    NEGATIVE = 7
-    BEYOND_RANGE = 8
-    NIL = 9
-    NO_BEGIN = 10
-    TOO_DEEP = 11
-    NO_ROOM = 12
-    NO_RUBY = 13
-    UNKNOWN_THREAD = 14
-    HITS = 15
-    IN_USE = 16
-    SPENT = 17
-    NO_KERNEL_STACK = 18
-    KERNEL_STACK_CUT = 19
-
-
-class RecordedValues(IntEnum):
-    """The record of a value: VALUES in ``programs/record.h``."""
-
-    NONE = 0
-    DURATION = 1
-    INTEGER = 2
-    FLOAT = 3
-
-
-class By(IntEnum):
-    NOTHING = 0
-    NUMBER = 1
-    TEXT = 2
 
 
 class KeyKind(IntEnum):

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from rbtrace_py import __version__
-from rbtrace_py.bpf.abi import By, RecordedValues, definitions
+from rbtrace_py.bpf.abi import definitions
 from rbtrace_py.errors import BpfError
 from rbtrace_py.linux import cache
+from rbtrace_py.model.recorded_groups import By, RecordedValues
 
 _HERE = Path(__file__).parent
 _SOURCES = _HERE / "programs"

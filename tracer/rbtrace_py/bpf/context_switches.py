@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import RawTracepoint, attach_first
 from rbtrace_py.bpf.features import check_rights
 from rbtrace_py.bpf.maps import MapSpec
@@ -28,6 +27,7 @@ from rbtrace_py.linux.process import (
     parse_status,
 )
 from rbtrace_py.linux.tasks import ran_ns
+from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.switches import Switch, SwitchKind
 
 RING_SIZE = 1 << 22

@@ -12,15 +12,10 @@ import struct
 from collections.abc import Mapping
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import (
-    AT_LOAD,
-    AT_LOAD_MARK,
-    MAPS,
-    SITE_FROM_COOKIE,
-    Counter,
-)
+from rbtrace_py.bpf.abi import AT_LOAD, AT_LOAD_MARK, MAPS, SITE_FROM_COOKIE
 from rbtrace_py.bpf.compiler import compile_program
 from rbtrace_py.bpf.maps import Map, MapSpec
+from rbtrace_py.model.counters import Counter
 
 _LD_IMM64 = 0x18
 _PSEUDO_MAP_FD = 1 << 4

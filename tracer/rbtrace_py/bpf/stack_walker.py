@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import MOST_FRAMES, SCRATCHES, Counter
+from rbtrace_py.bpf.abi import MOST_FRAMES, SCRATCHES
 from rbtrace_py.bpf.attach import (
     PerfTicks,
     RawTracepoint,
@@ -25,6 +25,7 @@ from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.tracepoints import RecordField
+from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.stack_walk import (
     HeldGvl,
     OffCpu,

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+MOST_KERNEL_FRAMES = 127
+"""Kernel frames of a stack at most: the default of kernel.perf_event_max_stack."""
+
 
 @dataclass(frozen=True, slots=True)
 class WalkLayout:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import SITE_SIZE, Counter, pack_site
+from rbtrace_py.bpf.abi import SITE_SIZE, pack_site
 from rbtrace_py.bpf.attach import (
     Attacher,
     Attachment,
@@ -24,6 +24,7 @@ from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
 from rbtrace_py.linux import btf
 from rbtrace_py.linux.binaries import open_binary
 from rbtrace_py.linux.process import USE_HOST_PIDS, Process, gone, host_pid_namespace
+from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import Probe, Site
 from rbtrace_py.session.probes.slots import SlotPlan
 from rbtrace_py.session.targets.targets import Targets

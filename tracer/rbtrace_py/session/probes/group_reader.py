@@ -15,15 +15,7 @@ from rbtrace_py.aggregate.histogram import (
 )
 from rbtrace_py.aggregate.results import Group, Key
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import (
-    BUCKETS,
-    KEY_TEXT,
-    KEY_WHOLE,
-    LONGEST_KEY,
-    By,
-    KeyKind,
-    RecordedValues,
-)
+from rbtrace_py.bpf.abi import BUCKETS, KEY_TEXT, KEY_WHOLE, LONGEST_KEY, KeyKind
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.model.probes import (
     NIL_BOOL,
@@ -33,6 +25,7 @@ from rbtrace_py.model.probes import (
     OperandRole,
     OperandType,
 )
+from rbtrace_py.model.recorded_groups import By, RecordedValues
 
 DENSE_SERIES = 8
 """Up to so many series get a whole histogram each (270 KB)."""

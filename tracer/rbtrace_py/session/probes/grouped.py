@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.aggregate.results import Result
-from rbtrace_py.bpf.abi import MAX_SLOTS, By, RecordedValues
+from rbtrace_py.bpf.abi import MAX_SLOTS
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.probes import Operand, Probe
+from rbtrace_py.model.recorded_groups import By, RecordedValues
 from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.engine import MAX_SITES, Engine

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
-from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher, choose_attacher
 from rbtrace_py.bpf.compiler import check_bcc
 from rbtrace_py.bpf.features import check_rights
@@ -21,6 +20,7 @@ from rbtrace_py.errors import (
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.probes import find_probes, scan_probes
 from rbtrace_py.linux.process import Process
+from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import method_probe_arming, select

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select

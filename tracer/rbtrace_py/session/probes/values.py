@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtrace_py.bpf.abi import Counter, RecordedValues
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.errors import UsageError
+from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import OperandRole, OperandType, Probe
+from rbtrace_py.model.recorded_groups import RecordedValues
 from rbtrace_py.session.probes.engine import AttachRequest
 from rbtrace_py.session.probes.grouped import Picking, Recipe
 from rbtrace_py.session.probes.query import ProbeOptions

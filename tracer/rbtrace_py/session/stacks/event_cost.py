@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from rbtrace_py.bpf.abi import Counter
+from rbtrace_py.model.counters import Counter
 
 MOST_SHARE = 0.05
 """Of a CPU that walking at events may take, unless more was accepted."""

@@ -11,14 +11,19 @@ from itertools import islice
 from rbtrace_py.aggregate.open_times import OpenTimes, ToldTimes
 from rbtrace_py.aggregate.run_times import RunTimes, ThreadId
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.bpf.abi import MOST_KERNEL_FRAMES, Counter
 from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
 from rbtrace_py.errors import BpfError, NoSuchTarget, UnknownRuby
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import USE_HOST_PIDS, host_pid_namespace
 from rbtrace_py.linux.tasks import ran_ns
-from rbtrace_py.model.stack_walk import WalkedStack, WalkLayout, Weighing
+from rbtrace_py.model.counters import Counter
+from rbtrace_py.model.stack_walk import (
+    MOST_KERNEL_FRAMES,
+    WalkedStack,
+    WalkLayout,
+    Weighing,
+)
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
 from rbtrace_py.session.stacks import thread_run_times

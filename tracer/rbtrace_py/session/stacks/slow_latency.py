@@ -16,9 +16,9 @@ from rbtrace_py.aggregate.results import Result
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowSpans
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.bpf.abi import Counter
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.errors import UsageError
+from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
