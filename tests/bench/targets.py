@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.slots import Slot
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes.count import Count
-from rbtrace_py.session.probes.engine import AttachRequest, Engine, SlotPlan
+from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.targets.targets import Targets
 
 HERE = Path(__file__).resolve().parent
@@ -115,5 +116,5 @@ class Bare(Count):
         self._engines.append(Engine(attacher, None, source, {}, flags, {}))
 
     def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
-        slots = tuple(SlotPlan(operand=index) for index in range(self._slots))
+        slots = tuple(Slot(operand=index) for index in range(self._slots))
         return [AttachRequest(probe, 0, slots) for probe in self.picked(probes)]

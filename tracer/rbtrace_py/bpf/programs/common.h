@@ -21,7 +21,7 @@
 /* Operands a site hands to the program. */
 #define SLOTS (FILTER_BASE + FILTER_SLOTS)
 
-/* abi.py packs these. */
+/* slots.py packs these. */
 struct operand {
   u8 kind; /* 0 constant, 1 register, 2 memory, 3 missing */
   u8 reg;

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import SITE_SIZE, pack_site
 from rbtrace_py.bpf.attach import (
     Attacher,
     Attachment,
@@ -20,13 +19,13 @@ from rbtrace_py.bpf.attach import (
 )
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
+from rbtrace_py.bpf.slots import SITE_SIZE, Slot, pack_site
 from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
 from rbtrace_py.linux import btf
 from rbtrace_py.linux.binaries import open_binary
 from rbtrace_py.linux.process import USE_HOST_PIDS, Process, gone, host_pid_namespace
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import Probe, Site
-from rbtrace_py.session.probes.slots import SlotPlan
 from rbtrace_py.session.targets.targets import Targets
 
 MAX_SITES = 16_384
@@ -39,7 +38,7 @@ class AttachRequest:
 
     probe: Probe
     series: int
-    slots: tuple[SlotPlan, ...]
+    slots: tuple[Slot, ...]
     role: int = 0
 
 
@@ -248,8 +247,7 @@ class Engine:
 
     def _put_site(self, number: int, is_off: bool = False) -> None:
         want, site = self._sites[number]
-        slots = [slot.at(site) for slot in want.slots]
-        packed = pack_site(want.series, slots, want.role, is_off)
+        packed = pack_site(site, want.series, want.slots, want.role, is_off)
         self.program.maps["sites"].put(_u32(number), packed)
 
     def follow_thread_exits(self) -> None:

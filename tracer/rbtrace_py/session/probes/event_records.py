@@ -13,6 +13,7 @@ from rbtrace_py.bpf.abi import MAX_OPERANDS, MAX_SLOTS
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.ringbuf import RingBuffer
+from rbtrace_py.bpf.slots import EMPTY_SLOT, Slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.model.events import UNREADABLE, Event, Value
@@ -21,7 +22,6 @@ from rbtrace_py.session.probes.engine import Engine, TrackedPids
 from rbtrace_py.session.probes.group_reader import number_value
 from rbtrace_py.session.probes.kernel_filter import KernelFilter
 from rbtrace_py.session.probes.query import ProbeOptions
-from rbtrace_py.session.probes.slots import SlotPlan
 
 _HEADER = struct.Struct("<QIIIHHH6x16sQQ")
 
@@ -112,15 +112,15 @@ class EventRecords(Closing):
         """Return where the strings of a record begin."""
         return _HEADER.size + 8 * self._echo
 
-    def slots(self, probe: Probe) -> tuple[SlotPlan, ...]:
+    def slots(self, probe: Probe) -> tuple[Slot, ...]:
         """Return a probe's slots: its operands, then the filter's."""
         echo = [
-            SlotPlan(operand=index, is_text=operand.type.is_text)
+            Slot(operand=index, is_text=operand.type.is_text)
             for index, operand in enumerate(probe.operands[: self._echo])
         ]
         if not self._filter.is_set:
             return tuple(echo)
-        empty = [SlotPlan(operand=MAX_SLOTS)] * (self._echo - len(echo))
+        empty = [EMPTY_SLOT] * (self._echo - len(echo))
         plain = [replace(slot, is_text=False) for slot in self._filter.slots(probe)]
         return (*echo, *empty, *plain)
 

@@ -11,6 +11,7 @@ from rbtrace_py.aggregate.results import Result
 from rbtrace_py.bpf.abi import MAX_SLOTS
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import Map, MapSpec
+from rbtrace_py.bpf.slots import Slot, operand_of, operand_slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.probes import Operand, Probe
 from rbtrace_py.model.recorded_groups import By, RecordedValues
@@ -20,7 +21,6 @@ from rbtrace_py.session.probes.engine import MAX_SITES, Engine
 from rbtrace_py.session.probes.group_reader import DENSE_SERIES, GroupReader, GroupShape
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.session import ProbeSession
-from rbtrace_py.session.probes.slots import SlotPlan, operand_of, operand_slot
 from rbtrace_py.session.targets.targets import Targets
 
 MAX_SERIES = MAX_SITES
@@ -120,8 +120,8 @@ class Grouped(ProbeSession, CountingSession):
             self._recorder.reserve_other(number)
 
     def with_key_and_filter(
-        self, probe: Probe, own: Sequence[SlotPlan]
-    ) -> tuple[SlotPlan, ...]:
+        self, probe: Probe, own: Sequence[Slot]
+    ) -> tuple[Slot, ...]:
         """All slots of a probe: a program's own, the key, the filter's."""
         key = [] if self.by_name is None else [operand_slot(probe, self.by_name)]
         return (*own, *key, *self.filter.slots(probe))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.maps import MapSpec
 from rbtrace_py.bpf.program import Program
+from rbtrace_py.bpf.slots import Slot, operand_slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.probes import Operand, OperandType, Probe
 from rbtrace_py.session.probes.filters import (
@@ -14,7 +15,6 @@ from rbtrace_py.session.probes.filters import (
     compile_filter,
     parse_filter,
 )
-from rbtrace_py.session.probes.slots import SlotPlan, operand_slot
 
 _STRING = 64
 """Bytes of a constant, as in ``struct text64`` of ``programs/common.h``."""
@@ -60,7 +60,7 @@ class KernelFilter:
                 f"Name fewer probes; this one is {probe.signature}",
             )
 
-    def slots(self, probe: Probe) -> tuple[SlotPlan, ...]:
+    def slots(self, probe: Probe) -> tuple[Slot, ...]:
         return tuple(operand_slot(probe, name) for name in self.operands)
 
     def prelude(self) -> str:

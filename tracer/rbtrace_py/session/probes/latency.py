@@ -8,6 +8,7 @@ from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MAX_PAIRS, PAIR_DEPTH, THREADS
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.bpf.slots import Slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import Probe, ProbeRole
@@ -17,7 +18,6 @@ from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.probes.grouped import Grouped, Recipe
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.select import Pair
-from rbtrace_py.session.probes.slots import SlotPlan
 from rbtrace_py.session.targets.targets import Targets
 
 _BEGINNINGS = 16 + 8 * PAIR_DEPTH
@@ -213,8 +213,8 @@ class Latency(Grouped):
     def _want_span(self, probe: Probe) -> AttachRequest:
         outcome = select.outcome_operand(probe)
         own = [
-            SlotPlan(operand=select.duration_operand(probe)),
-            SlotPlan(operand=outcome if outcome is not None else 0),
+            Slot(operand=select.duration_operand(probe)),
+            Slot(operand=outcome if outcome is not None else 0),
         ]
         return AttachRequest(
             probe,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rbtrace_py.bpf.slots import SPECIAL
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.kernel_filter import KernelFilter
-from rbtrace_py.session.probes.slots import SPECIAL
 from rbtrace_py.session.targets.confirmation import Confirm, accept_none
 
 

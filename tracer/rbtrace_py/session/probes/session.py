@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from rbtrace_py.bpf.attach import Attacher, choose_attacher
 from rbtrace_py.bpf.compiler import check_bcc
 from rbtrace_py.bpf.features import check_rights
+from rbtrace_py.bpf.slots import DURATION_NAME
 from rbtrace_py.errors import (
     BpfError,
     NoSuchProbe,
@@ -28,7 +29,6 @@ from rbtrace_py.session.probes.cost import CostMeter
 from rbtrace_py.session.probes.engine import AttachRequest, Engine, TrackedPids
 from rbtrace_py.session.probes.filters import check_syntax, time_notes
 from rbtrace_py.session.probes.query import NoOperand, ProbeOptions, ProbeQuery, unique
-from rbtrace_py.session.probes.slots import DURATION_NAME
 from rbtrace_py.session.probes.watcher import Watcher
 from rbtrace_py.session.targets import hazards
 from rbtrace_py.session.targets.confirmation import require

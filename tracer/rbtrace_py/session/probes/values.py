@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.slots import Slot, operand_slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import OperandRole, OperandType, Probe
@@ -12,7 +13,6 @@ from rbtrace_py.model.recorded_groups import RecordedValues
 from rbtrace_py.session.probes.engine import AttachRequest
 from rbtrace_py.session.probes.grouped import Picking, Recipe
 from rbtrace_py.session.probes.query import ProbeOptions
-from rbtrace_py.session.probes.slots import SlotPlan, operand_slot
 from rbtrace_py.session.targets.targets import Targets
 
 _NUMBERS = (OperandType.UNKNOWN, OperandType.INTEGER, OperandType.NIL)
@@ -102,7 +102,7 @@ class ValuesOf(Picking):
             for probe in self.picked(probes)
         ]
 
-    def _own_slots(self, probe: Probe) -> list[SlotPlan]:
+    def _own_slots(self, probe: Probe) -> list[Slot]:
         if self.is_counted:
             return []
         return [operand_slot(probe, self.argument)]

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from rbtrace_py.bpf.attach import Attacher, attach_first
+from rbtrace_py.bpf.slots import operand_slot
 from rbtrace_py.bpf.stack_walker import EVENT_WAYS, StackWalker, event_maps
 from rbtrace_py.bpf.trap import trap_ns
 from rbtrace_py.errors import NoSuchProbe, RbtraceError, UsageError
@@ -18,7 +19,6 @@ from rbtrace_py.model.probes import OperandType, Probe
 from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.session import ProbeSession
-from rbtrace_py.session.probes.slots import operand_slot
 from rbtrace_py.session.stacks.sampling_options import EventChoice
 from rbtrace_py.session.targets.targets import Targets
 
