@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.probe_engine import AttachRequest, Engine
 from rbtrace_py.bpf.slots import Slot
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes.count import Count
-from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.targets.targets import Targets
 
 HERE = Path(__file__).resolve().parent

@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.probe_engine import Engine
 from rbtrace_py.bpf.run_statistics import RunStatistics
 from rbtrace_py.bpf.trap import trap_ns
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.model.hit_cost import HitCost
-from rbtrace_py.session.probes.engine import Engine
 
 
 class CostMeter(Closing):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.probe_engine import AttachRequest
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.model.recorded_groups import RecordedValues
-from rbtrace_py.session.probes.engine import AttachRequest
 from rbtrace_py.session.probes.grouped import Picking, Recipe
 
 

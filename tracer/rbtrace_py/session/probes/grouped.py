@@ -11,13 +11,13 @@ from rbtrace_py.aggregate.results import Result
 from rbtrace_py.bpf.abi import MAX_SLOTS
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import Map, MapSpec
+from rbtrace_py.bpf.probe_engine import MAX_SITES, Engine
 from rbtrace_py.bpf.slots import Slot, operand_of, operand_slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.probes import Operand, Probe
 from rbtrace_py.model.recorded_groups import By, RecordedValues
 from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.probes import select
-from rbtrace_py.session.probes.engine import MAX_SITES, Engine
 from rbtrace_py.session.probes.group_reader import DENSE_SERIES, GroupReader, GroupShape
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.session import ProbeSession

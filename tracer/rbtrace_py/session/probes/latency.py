@@ -8,13 +8,13 @@ from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MAX_PAIRS, PAIR_DEPTH, THREADS
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.bpf.probe_engine import AttachRequest, Engine
 from rbtrace_py.bpf.slots import Slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import Probe, ProbeRole
 from rbtrace_py.model.recorded_groups import RecordedValues
 from rbtrace_py.session.probes import select
-from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.probes.grouped import Grouped, Recipe
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.select import Pair

@@ -10,7 +10,9 @@ from contextlib import ExitStack
 from rbtrace_py.bpf.attach import Attacher, choose_attacher
 from rbtrace_py.bpf.compiler import check_bcc
 from rbtrace_py.bpf.features import check_rights
+from rbtrace_py.bpf.probe_engine import AttachRequest, Engine
 from rbtrace_py.bpf.slots import DURATION_NAME
+from rbtrace_py.bpf.tracked_pids import TrackedPids
 from rbtrace_py.errors import (
     BpfError,
     NoSuchProbe,
@@ -26,7 +28,6 @@ from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import method_probe_arming, select
 from rbtrace_py.session.probes.cost import CostMeter
-from rbtrace_py.session.probes.engine import AttachRequest, Engine, TrackedPids
 from rbtrace_py.session.probes.filters import check_syntax, time_notes
 from rbtrace_py.session.probes.query import NoOperand, ProbeOptions, ProbeQuery, unique
 from rbtrace_py.session.probes.watcher import Watcher
@@ -100,7 +101,7 @@ class ProbeSession(Starting, ProbeQuery):
             self.targets.start_held()
         probes = self._scan_until_there()
         if not self.targets.is_single:
-            self._tracked = TrackedPids(self.targets)
+            self._tracked = TrackedPids(self.targets.processes, self.targets.follow)
         found = [o for p in unique(probes) for o in p.operands if o.is_duration]
         self._durations.update(operand.name for operand in found)
         self._ask(unique(probes))

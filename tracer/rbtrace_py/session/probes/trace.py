@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.probe_engine import AttachRequest
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
-from rbtrace_py.session.probes.engine import AttachRequest
 from rbtrace_py.session.probes.event_records import EventRecords
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.session import ProbeSession

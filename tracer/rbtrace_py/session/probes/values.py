@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.probe_engine import AttachRequest
 from rbtrace_py.bpf.slots import Slot, operand_slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import OperandRole, OperandType, Probe
 from rbtrace_py.model.recorded_groups import RecordedValues
-from rbtrace_py.session.probes.engine import AttachRequest
 from rbtrace_py.session.probes.grouped import Picking, Recipe
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.targets.targets import Targets

@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from rbtrace_py.bpf.attach import Attacher, attach_first
+from rbtrace_py.bpf.probe_engine import AttachRequest, Engine
 from rbtrace_py.bpf.slots import operand_slot
 from rbtrace_py.bpf.stack_walker import EVENT_WAYS, StackWalker, event_maps
 from rbtrace_py.bpf.trap import trap_ns
@@ -16,7 +17,6 @@ from rbtrace_py.linux.binaries import mapped_files
 from rbtrace_py.linux.functions import files_named, functions_named, is_stepped
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.probes import OperandType, Probe
-from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.session import ProbeSession
 from rbtrace_py.session.stacks.sampling_options import EventChoice

@@ -17,12 +17,12 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowSpans
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.probe_engine import AttachRequest, Engine
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
-from rbtrace_py.session.probes.engine import AttachRequest, Engine
 from rbtrace_py.session.probes.event_records import EventRecords, RubyContext
 from rbtrace_py.session.probes.latency import Latency
 from rbtrace_py.session.probes.query import ProbeOptions

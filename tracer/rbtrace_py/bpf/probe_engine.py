@@ -1,8 +1,7 @@
-"""One program of the kernel's on the probes of the targets.
+"""One BPF program, attached to the probes of the targets.
 
-An engine knows which site has which number, which file is attached for which
-process, and which processes count. What the program records is the business
-of whoever made the engine.
+An engine numbers the sites and attaches each file once per process. Its caller chooses
+the program and reads the maps that the program writes.
 """
 
 from __future__ import annotations
@@ -20,21 +19,26 @@ from rbtrace_py.bpf.attach import (
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.slots import SITE_SIZE, Slot, pack_site
-from rbtrace_py.errors import BpfError, NotPermitted, RbtraceError
-from rbtrace_py.linux import btf
+from rbtrace_py.bpf.tracked_pids import TrackedPids
+from rbtrace_py.errors import BpfError, NotPermitted
 from rbtrace_py.linux.binaries import open_binary
-from rbtrace_py.linux.process import USE_HOST_PIDS, Process, gone, host_pid_namespace
+from rbtrace_py.linux.process import Process, gone
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import Probe, Site
-from rbtrace_py.session.targets.targets import Targets
 
 MAX_SITES = 16_384
-_MAX_PROCESSES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class AttachRequest:
-    """A probe to attach to: its series, its end of a pair, its slots."""
+    """A probe to attach to.
+
+    Attributes:
+        probe: The probe.
+        series: Number of the series that counts its hits.
+        slots: The values that the program reads at a hit.
+        role: The probe's end of a pair (``programs/pairs.c``).
+    """
 
     probe: Probe
     series: int
@@ -42,82 +46,13 @@ class AttachRequest:
     role: int = 0
 
 
-class TrackedPids:
-    """The tracked processes, which the kernel keeps true as they fork."""
-
-    def __init__(self, targets: Targets) -> None:
-        if not host_pid_namespace():
-            raise BpfError(
-                "cannot trace several processes from a container's pid namespace:"
-                " the kernel uses other pids",
-                f"Name one PID. {USE_HOST_PIDS}",
-            )
-        self.watched = Map(
-            "watched",
-            MapSpec(sys_.MAP_TYPE_HASH, 4, 4, _MAX_PROCESSES),
-        )
-        self._program: Program | None = None
-        self._tracepoints: list[RawTracepoint] = []
-        for pid in targets.processes:
-            self.add(pid)
-        if targets.follow:
-            self._follow_forks()
-
-    def _follow_forks(self) -> None:
-        """Without BTF children are found by looking, a little late."""
-        try:
-            offsets = btf.Btf.load().offsets(("task_struct.pid", "task_struct.tgid"))
-        except RbtraceError:
-            return
-        pid, tgid = offsets["task_struct.pid"], offsets["task_struct.tgid"]
-        if pid is None or tgid is None:
-            return
-        self._program = Program(
-            "tracked_pids.c",
-            {"counters": counters_map()},
-            {},
-            {"PID_OFFSET": pid, "TGID_OFFSET": tgid},
-            shared={"watched": self.watched},
-        )
-        for function, event in (("on_exit", "exit"), ("on_fork", "fork")):
-            self._tracepoints.append(
-                RawTracepoint(self._program, function, f"sched_process_{event}")
-            )
-
-    @property
-    def is_immediate(self) -> bool:
-        """Does a child count from its first instruction?"""
-        return bool(self._tracepoints)
-
-    def add(self, pid: int) -> None:
-        self.watched.put(_u32(pid), _u32(0))
-
-    def discard(self, pid: int) -> None:
-        self.watched.delete(_u32(pid))
-
-    @property
-    def no_room(self) -> int:
-        """Children that could not be watched."""
-        return self._program.counters()[Counter.NO_ROOM] if self._program else 0
-
-    def pids(self) -> list[int]:
-        """Every process that counts now."""
-        return [int.from_bytes(key, "little") for key, _ in self.watched.items()]
-
-    def close(self) -> None:
-        for tracepoint in self._tracepoints:
-            tracepoint.close()
-        if self._program is not None:
-            self._program.close()
-        self.watched.close()
-
-
 class Engine:
-    """See the module.
+    """A program with its sites, attachments, and counters.
 
-    source, maps, flags, numbers, prelude, shared: as for ``bpf.program.Program``
-    tracked: None when there is one process and there will be no other: then
-        the kernel is asked to attach to that one only
+    Attributes:
+        program: The loaded program.
+        requests: The attached probes; a site's number is an index into this list.
+        refused: Reasons why the kernel refused probes.
     """
 
     def __init__(
@@ -131,6 +66,23 @@ class Engine:
         prelude: str = "",
         shared: Mapping[str, Map] | None = None,
     ) -> None:
+        """Compile the program and make its maps, without attaching.
+
+        Args:
+            attacher: How to attach.
+            tracked: The processes whose hits count. None for one process that has no
+                children: the kernel then attaches to that process only.
+            source: As for ``Program``, like the following arguments.
+            maps: Maps in addition to ``sites`` and ``counters``.
+            flags: Numbers for ``-D``.
+            numbers: Numbers for AT_LOAD.
+            prelude: Generated C text.
+            shared: Maps of another program.
+
+        Raises:
+            NotPermitted: The tracer lacks the rights to use BPF.
+            BpfError: The program cannot be compiled, or a map cannot be made.
+        """
         self._attacher = attacher
         self._tracked = tracked
         self._numbers: dict[tuple[object, ...], int] = {}
@@ -152,7 +104,12 @@ class Engine:
         self.program = Program(source, {**own, **maps}, flags, numbers, prelude, shared)
 
     def attach(self, process: Process, requests: Sequence[AttachRequest]) -> int:
-        """Attach to what is new among ``requests``; how many probes that was."""
+        """Attach to the new probes among ``requests`` and return their number.
+
+        Raises:
+            NoSuchTarget: The process has exited.
+            NotPermitted: The tracer lacks the rights to attach.
+        """
         fresh: dict[tuple[int, int], list[AttachRequest]] = {}
         for want in requests:
             fresh.setdefault(want.probe.binary.key, []).append(want)
@@ -160,9 +117,8 @@ class Engine:
 
     def _attach_file(self, process: Process, group: Sequence[AttachRequest]) -> int:
         binary = group[0].probe.binary
-        # An image is mapped by tracked processes only: by inode, so that
-        # children are traced from their first event. A library is mapped by
-        # others, too, which are left alone.
+        # Only tracked processes map an image, so it is attached by inode, and children
+        # are traced from their first event. Other processes map libraries, too.
         pid = None if self._tracked is not None and binary.is_image else process.pid
         fresh = [w for w in group if self._identity(w, pid) not in self._attached]
         if not fresh:
@@ -175,7 +131,7 @@ class Engine:
             except BpfError as error:
                 if not process.alive():
                     raise gone(process.pid) from error
-                # One site that the kernel refuses must not cost the others.
+                # The kernel refuses all sites if it refuses one of them.
                 fresh = self._attach_singly(opened.fd_path, fresh, pid, error)
         self._attached.update(self._identity(want, pid) for want in fresh)
         return len(fresh)
@@ -196,7 +152,7 @@ class Engine:
         pid: int | None,
         error: BpfError,
     ) -> list[AttachRequest]:
-        """Probe by probe; those that could be. The others are in ``refused``."""
+        """Attach probe by probe and return the attached ones; fill ``refused``."""
         if len(requests) == 1:
             self.refused[requests[0].probe] = str(error)
             return []
@@ -210,7 +166,7 @@ class Engine:
         return done
 
     def forget(self, pid: int) -> None:
-        """Let go of what was attached for a process that has ended."""
+        """Detach from a process that has exited."""
         for attachment in [made for owner, made in self._attachments if owner == pid]:
             attachment.close()
         self._attachments = [each for each in self._attachments if each[0] != pid]
@@ -248,30 +204,33 @@ class Engine:
     def _put_site(self, number: int, is_off: bool = False) -> None:
         want, site = self._sites[number]
         packed = pack_site(site, want.series, want.slots, want.role, is_off)
-        self.program.maps["sites"].put(_u32(number), packed)
+        self.program.maps["sites"].put(number.to_bytes(4, "little"), packed)
 
     def follow_thread_exits(self) -> None:
+        """Run the program's ``on_thread_exit`` when a thread exits."""
         self._tracepoints.append(
             RawTracepoint(self.program, "on_thread_exit", "sched_process_exit")
         )
 
     def counters(self) -> dict[Counter, int]:
+        """Return the program's counters so far."""
         return self.program.counters()
 
     def missed(self) -> int:
+        """Return ``Program.missed``."""
         return self.program.missed()
 
     def run_time(self) -> tuple[int, int]:
-        """Hits, and the nanoseconds of their programs, while that was measured."""
+        """Return ``Program.run_time`` of the hits."""
         return self.program.run_time("on_hit")
 
     def silence(self) -> None:
-        """Count no more, at once: detaching may take the kernel a while."""
+        """Stop counting at once, because detaching may take a while."""
         for number in range(len(self._sites)):
             self._put_site(number, is_off=True)
 
     def detach(self) -> None:
-        """Take the program off every site; what it recorded stays."""
+        """Detach from every site; the maps keep their contents."""
         for _, attachment in self._attachments:
             attachment.close()
         self._attachments.clear()
@@ -282,7 +241,3 @@ class Engine:
     def close(self) -> None:
         self.detach()
         self.program.close()
-
-
-def _u32(number: int) -> bytes:
-    return number.to_bytes(4, "little")
