@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rbtrace_py.aggregate.histogram import float_bits
+from rbtrace_py.bpf.compiled_filter import CompiledFilter
 from rbtrace_py.model.events import Value
 from rbtrace_py.model.probes import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER, OperandType
 from rbtrace_py.session.probes.filters import (
     MAX_STRING,
-    CompiledFilter,
     compile_filter,
     parse_filter,
 )

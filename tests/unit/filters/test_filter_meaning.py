@@ -6,12 +6,12 @@ import math
 
 import pytest
 
+from rbtrace_py.bpf.compiled_filter import CompiledFilter
 from rbtrace_py.model.events import UNREADABLE, Value
 from rbtrace_py.model.probes import Operand, OperandType
 from rbtrace_py.session.probes.filters import (
     And,
     Comparison,
-    CompiledFilter,
     Kind,
     Not,
     Or,

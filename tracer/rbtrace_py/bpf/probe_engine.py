@@ -16,6 +16,7 @@ from rbtrace_py.bpf.attach import (
     Point,
     RawTracepoint,
 )
+from rbtrace_py.bpf.compiled_filter import CompiledFilter
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
 from rbtrace_py.bpf.slots import SITE_SIZE, Slot, pack_site
@@ -63,7 +64,7 @@ class Engine:
         maps: Mapping[str, MapSpec],
         flags: Mapping[str, int],
         numbers: Mapping[str, int],
-        prelude: str = "",
+        filter_: CompiledFilter | None = None,
         shared: Mapping[str, Map] | None = None,
     ) -> None:
         """Compile the program and make its maps, without attaching.
@@ -76,7 +77,7 @@ class Engine:
             maps: Maps in addition to ``sites`` and ``counters``.
             flags: Numbers for ``-D``.
             numbers: Numbers for AT_LOAD.
-            prelude: Generated C text.
+            filter_: What passes; None if everything passes.
             shared: Maps of another program.
 
         Raises:
@@ -101,7 +102,17 @@ class Engine:
         }
         own = {name: spec for name, spec in every.items() if name not in shared}
         numbers = {"WATCH_SET": int(tracked is not None), **numbers}
+        prelude = ""
+        if filter_ is not None:
+            prelude = filter_.prelude()
+            own |= filter_.maps()
         self.program = Program(source, {**own, **maps}, flags, numbers, prelude, shared)
+        try:
+            if filter_ is not None:
+                filter_.put_strings(self.program.maps)
+        except BaseException:
+            self.program.close()
+            raise
 
     def attach(self, process: Process, requests: Sequence[AttachRequest]) -> int:
         """Attach to the new probes among ``requests`` and return their number.

@@ -21,7 +21,7 @@ from rbtrace_py.linux.closing import Closing
 from rbtrace_py.model.events import UNREADABLE, Event, Value
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes.group_reader import number_value
-from rbtrace_py.session.probes.kernel_filter import KernelFilter
+from rbtrace_py.session.probes.probe_filter import ProbeFilter
 from rbtrace_py.session.probes.query import ProbeOptions
 
 _HEADER = struct.Struct("<QIIIHHH6x16sQQ")
@@ -42,7 +42,7 @@ class EventRecords(Closing):
     wall_offset: what events' times are ahead of CLOCK_MONOTONIC, in ns
     """
 
-    def __init__(self, options: ProbeOptions, filter_: KernelFilter) -> None:
+    def __init__(self, options: ProbeOptions, filter_: ProbeFilter) -> None:
         self._options = options
         self._filter = filter_
         self._echo = 0
@@ -98,13 +98,12 @@ class EventRecords(Closing):
             attacher,
             tracked,
             "trace.c",
-            {"ring": ring, **self._filter.maps()},
-            {"FILTER_BASE": self._echo} if self._filter.is_set else {},
+            {"ring": ring},
+            {"FILTER_BASE": self._echo} if self._filter.compiled else {},
             {**own, **numbers},
-            self._filter.prelude(),
+            self._filter.compiled,
             shared,
         )
-        self._filter.fill(self._engine.program)
         self._ring = RingBuffer(self._engine.program.maps["ring"])
         return self._engine
 
@@ -119,7 +118,7 @@ class EventRecords(Closing):
             Slot(operand=index, is_text=operand.type.is_text)
             for index, operand in enumerate(probe.operands[: self._echo])
         ]
-        if not self._filter.is_set:
+        if self._filter.compiled is None:
             return tuple(echo)
         empty = [EMPTY_SLOT] * (self._echo - len(echo))
         plain = [replace(slot, is_text=False) for slot in self._filter.slots(probe)]

@@ -141,7 +141,7 @@ class Grouped(ProbeSession, CountingSession):
                 f"the filter uses {len(self.filter.operands)} arguments, but only"
                 f" {room} fit"
             )
-        maps = {**self.filter.maps(), **(recipe.maps or {})}
+        maps = dict(recipe.maps or {})
         if not self._recorded:
             maps.update(shape.maps())
         engine = Engine(
@@ -151,11 +151,10 @@ class Grouped(ProbeSession, CountingSession):
             maps,
             shape.flags(),
             {"DURATIONS": self.durations_flag(names), **(recipe.numbers or {})},
-            self.filter.prelude(),
+            self.filter.compiled,
             self._recorded,
         )
         self._engines.append(engine)
-        self.filter.fill(engine.program)
         if self._recorder is None:
             self._recorded = {name: engine.program.maps[name] for name in shape.maps()}
             self._recorder = GroupReader(

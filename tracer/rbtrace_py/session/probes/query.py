@@ -9,7 +9,7 @@ from rbtrace_py.bpf.slots import SPECIAL
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
-from rbtrace_py.session.probes.kernel_filter import KernelFilter
+from rbtrace_py.session.probes.probe_filter import ProbeFilter
 from rbtrace_py.session.targets.confirmation import Confirm, accept_none
 
 
@@ -58,7 +58,7 @@ class ProbeQuery:
             )
         self.options = options or ProbeOptions()
         self.words = tuple(dict.fromkeys(words))
-        self.filter = KernelFilter(self.options.filter)
+        self.filter = ProbeFilter(self.options.filter)
         self.lacking: dict[str, list[str]] = {}
 
     def check(self, probes: Sequence[Probe]) -> None:

@@ -436,7 +436,7 @@ class ProbeSession(Starting, ProbeQuery):
         for counter in names:
             total = sum(engine.counters()[counter] for engine in self.counting_engines)
             found[counter.name.lower()] = total
-        if self.filter.is_set:
+        if self.filter.compiled is not None:
             found["filtered"] = sum(
                 engine.counters()[Counter.FILTERED] for engine in self.counting_engines
             )

@@ -15,7 +15,6 @@ but as a number.
 """
 
 from rbtrace_py.session.probes.filters.ccode import (
-    CompiledFilter,
     compile_filter,
     float_order,
 )
@@ -41,7 +40,6 @@ __all__ = [
     "PSEUDO_OPERANDS",
     "And",
     "Comparison",
-    "CompiledFilter",
     "Filter",
     "Kind",
     "Not",

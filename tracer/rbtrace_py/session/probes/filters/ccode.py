@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rbtrace_py.aggregate.histogram import float_bits
+from rbtrace_py.bpf.compiled_filter import CompiledFilter
 from rbtrace_py.model.probes import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER
 from rbtrace_py.session.probes.filters.tree import (
     And,
@@ -14,26 +13,6 @@ from rbtrace_py.session.probes.filters.tree import (
     Not,
     Or,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledFilter:
-    """A filter for the kernel.
-
-    expression: C, over these macros and nothing else:
-        ``SLOT(i)`` the raw u64 of operand number i
-        ``FKEY(x)`` the s64 ``float_order(x)`` of a double's bits
-        ``IS_NAN(x)`` whether a double's bits are those of a NaN
-        ``STREQ(i, k)`` the text at SLOT(i) is string number k, to its end
-        ``STRPREFIX(i, k)`` the text at SLOT(i) begins with string number k
-    operands: names in the order of slots; a name the probe has no operand of
-        is one of ``PSEUDO_OPERANDS``
-    strings: constants without their NUL, in the order of their numbers
-    """
-
-    expression: str
-    operands: tuple[str, ...]
-    strings: tuple[bytes, ...]
 
 
 def float_order(bits: int) -> int:
