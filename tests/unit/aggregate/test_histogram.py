@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import math
 import random
 import tracemalloc
@@ -98,15 +97,6 @@ def test_reports_what_hdrhistogram_reports(digits: int, values: list[int]) -> No
     for percentile in PERCENTILES:
         expected = reference.get_value_at_percentile(percentile)
         assert ours.percentile(percentile) == expected, percentile
-
-
-def test_dense_counters() -> None:
-    counters = array.array("Q", bytes(8 * DENSE_BUCKETS))
-    counters[0], counters[64], counters[DENSE_BUCKETS - 1] = 3, 2**40, 1
-    expected = Histogram({0: 3, 64: 2**40, DENSE_BUCKETS - 1: 1})
-    assert Histogram.from_dense(counters.tobytes()) == expected
-    assert Histogram.from_dense(memoryview(counters)) == expected
-    assert Histogram.from_dense(bytes(8 * 33)).count == 0
 
 
 @given(st.lists(in_range, max_size=50), st.lists(in_range, max_size=50))

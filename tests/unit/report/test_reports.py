@@ -12,7 +12,8 @@ from rbtrace_py.aggregate.histogram import (
     Histogram,
     SignedHistogram,
 )
-from rbtrace_py.aggregate.results import Group, Key, Result
+from rbtrace_py.aggregate.results import Group, Result
+from rbtrace_py.model.recorded_groups import Key
 from rbtrace_py.report.style import ASCII, PLAIN, Style
 from rbtrace_py.report.terminal.results import (
     count_report,

@@ -41,7 +41,6 @@ _BITS = {2: 8, 3: 11}
 
 _FLOAT_SIGN = 1 << 21
 _FLOAT_INFINITY = 0x7FF << 10
-_CHUNK = 64
 
 Number = int | float
 Bucket = tuple[Number, Number, int]
@@ -260,18 +259,6 @@ class Histogram(Distribution):
 
     def _of(self, counts: Mapping[int, int]) -> Self:
         return type(self)(counts, self.digits)
-
-    @classmethod
-    def from_dense(cls, counters: bytes | bytearray | memoryview) -> Self:
-        """Make a histogram of dense counters, one a bucket from 0 on, native u64."""
-        words = memoryview(counters).cast("B").cast("Q")
-        zeros = bytes(8 * _CHUNK)
-        found: dict[int, int] = {}
-        for start in range(0, len(words), _CHUNK):
-            chunk = words[start : start + _CHUNK]
-            if chunk.tobytes() != zeros:
-                found.update((i, n) for i, n in enumerate(chunk, start) if n)
-        return cls(found)
 
     def _rank(self, key: int) -> int:
         return key

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rbtrace_py.aggregate.histogram import Histogram, Number
-from rbtrace_py.aggregate.results import Group, Key, Result
+from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.model.calls import CalledMethod, MethodKind
+from rbtrace_py.model.recorded_groups import Key
 
 METHODS = (MethodKind.NO_ROOM, MethodKind.RUBY, MethodKind.C)
 """Kinds that are calls of methods; of the first nobody knows which."""

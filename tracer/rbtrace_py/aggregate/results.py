@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 from rbtrace_py.aggregate.histogram import Distribution, Histogram, Number
 from rbtrace_py.model.hit_cost import HitCost
 from rbtrace_py.model.probes import OUTCOMES, OperandRole
+from rbtrace_py.model.recorded_groups import Key
 
 if TYPE_CHECKING:
     from rbtrace_py.aggregate.slow.spans import SlowPart
-
-Key = int | float | bool | str | None
-"""A value of ``--by``. None: nil, or, in an ungrouped result, no key at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from rbtrace_py.model.counters import Counter
+from rbtrace_py.model.probes import MAX_PAIRS, MAX_SLOTS
 from rbtrace_py.model.stack_walk import MOST_KERNEL_FRAMES
 
-MAX_SLOTS = 16
 MAX_OPERANDS = 12
 KEY_TEXT = 64
 KEY_CHUNKS = 16
@@ -15,11 +13,9 @@ LONGEST_KEY = KEY_CHUNKS * (KEY_TEXT - 1)
 """Bytes of a string that make a key: one that has as many may go on."""
 KEY_WHOLE = LONGEST_KEY + 1
 """Bytes kept of a long key, with its NUL."""
-THREADS = 65_536
 
 BUCKETS = 33_792
 PAIR_DEPTH = 128
-MAX_PAIRS = 16
 MOST_FRAMES = 512
 """Control frames of a stack at most; the newest."""
 SCRATCHES = 4
@@ -48,14 +44,6 @@ NUMBERS = (
 )
 AT_LOAD = (*MAPS, *NUMBERS)
 """Symbols that the loader fills in in programs: see ``programs/loading.h``."""
-
-
-class KeyKind(IntEnum):
-    """``struct key`` kinds."""
-
-    KEY = 0
-    NO_TEXT = 1
-    LONG_TEXT = 2
 
 
 def definitions() -> dict[str, int]:

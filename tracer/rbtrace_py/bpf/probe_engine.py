@@ -77,7 +77,7 @@ class Engine:
             maps: Maps in addition to ``sites`` and ``counters``.
             flags: Numbers for ``-D``.
             numbers: Numbers for AT_LOAD.
-            filter_: What passes; None if everything passes.
+            filter_: The filter, if any.
             shared: Maps of another program.
 
         Raises:

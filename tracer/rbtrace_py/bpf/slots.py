@@ -11,8 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from rbtrace_py.bpf.abi import MAX_SLOTS
-from rbtrace_py.model.probes import Location, LocationKind, Operand, Probe, Site
+from rbtrace_py.model.probes import (
+    MAX_SLOTS,
+    NIL_BOOL,
+    NIL_FLOAT_BITS,
+    NIL_INTEGER,
+    Location,
+    LocationKind,
+    Operand,
+    OperandType,
+    Probe,
+    Site,
+)
 
 _MASK = (1 << 64) - 1
 _SIGN = 1 << 63
@@ -102,6 +112,27 @@ def operand_of(probe: Probe, name: str) -> Operand | None:
     """Return the operand of that name; None for ``pid`` and ``tid``."""
     index = probe.operand(name)
     return None if index is None else probe.operands[index]
+
+
+def operand_value(raw: int, operand: Operand | None) -> int | float | bool | None:
+    """Return the value of a slot that is not a string.
+
+    Args:
+        raw: The slot's 8 bytes, as an unsigned integer.
+        operand: The operand in the slot; None for the pid or the tid.
+    """
+    if operand is None:
+        return raw
+    if operand.type is OperandType.FLOAT:
+        if raw == NIL_FLOAT_BITS:
+            return None
+        return float(struct.unpack("<d", raw.to_bytes(8, "little"))[0])
+    if operand.type is OperandType.BOOL:
+        return None if raw == NIL_BOOL else bool(raw)
+    signed = raw - (1 << 64) if raw >> 63 else raw
+    if operand.type in (OperandType.INTEGER, OperandType.NIL):
+        return None if signed == NIL_INTEGER and operand.size == 8 else signed
+    return signed if operand.signed else raw
 
 
 def pack_site(

@@ -44,6 +44,12 @@ class ProbeRole(IntEnum):
     SPAN_END = 2
 
 
+MAX_SLOTS = 16
+"""Maximum number of values that a BPF program reads at a hit."""
+
+MAX_PAIRS = 16
+"""Maximum number of pairs of probes that are timed at once."""
+
 NIL_INTEGER = -(1 << 63)
 NIL_FLOAT_BITS = 0x7FF8726274726163
 NIL_BOOL = 2

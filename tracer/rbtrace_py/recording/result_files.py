@@ -24,9 +24,10 @@ from rbtrace_py.aggregate.histogram import (
     integer_key,
 )
 from rbtrace_py.aggregate.methods import MethodGroup
-from rbtrace_py.aggregate.results import GAUGES, Group, Key, Result
+from rbtrace_py.aggregate.results import GAUGES, Group, Result
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.probes import OperandRole
+from rbtrace_py.model.recorded_groups import Key
 
 _SCHEMAS = {f"rbtrace-py/{name}": name for name in ("latency", "count", "values")}
 _VERSION = 1

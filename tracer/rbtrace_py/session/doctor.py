@@ -181,9 +181,9 @@ def _bcc() -> Check:
 def _probe_programs() -> Check:
     """Load the programs that count and time hits, with keys that are strings."""
     from rbtrace_py.bpf.attach import choose_attacher
+    from rbtrace_py.bpf.group_recorder import GroupShape
     from rbtrace_py.bpf.probe_engine import Engine
     from rbtrace_py.model.recorded_groups import By, RecordedValues
-    from rbtrace_py.session.probes.group_reader import GroupShape
 
     try:
         attacher = choose_attacher()

@@ -9,18 +9,17 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import MAX_OPERANDS, MAX_SLOTS
+from rbtrace_py.bpf.abi import MAX_OPERANDS
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.probe_engine import Engine
 from rbtrace_py.bpf.ringbuf import RingBuffer
-from rbtrace_py.bpf.slots import EMPTY_SLOT, Slot
+from rbtrace_py.bpf.slots import EMPTY_SLOT, Slot, operand_value
 from rbtrace_py.bpf.tracked_pids import TrackedPids
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.model.events import UNREADABLE, Event, Value
-from rbtrace_py.model.probes import Probe
-from rbtrace_py.session.probes.group_reader import number_value
+from rbtrace_py.model.probes import MAX_SLOTS, Probe
 from rbtrace_py.session.probes.probe_filter import ProbeFilter
 from rbtrace_py.session.probes.query import ProbeOptions
 
@@ -155,7 +154,7 @@ class EventRecords(Closing):
             elif operand.type.is_text:
                 value = None
             else:
-                value = number_value(raw[index], operand)
+                value = operand_value(raw[index], operand)
             if text:
                 at += self._options.string_size
             values.append(value)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.aggregate.results import Result
-from rbtrace_py.bpf.abi import MAX_SLOTS
+from rbtrace_py.aggregate.histogram import FloatHistogram, Histogram, SignedHistogram
+from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.bpf.attach import Attacher
-from rbtrace_py.bpf.maps import Map, MapSpec
+from rbtrace_py.bpf.group_recorder import DENSE_SERIES, GroupRecorder, GroupShape
 from rbtrace_py.bpf.probe_engine import MAX_SITES, Engine
 from rbtrace_py.bpf.slots import Slot, operand_of, operand_slot
 from rbtrace_py.errors import UsageError
-from rbtrace_py.model.probes import Operand, Probe
-from rbtrace_py.model.recorded_groups import By, RecordedValues
+from rbtrace_py.model.probes import MAX_SLOTS, Operand, Probe
+from rbtrace_py.model.recorded_groups import By, RecordedGroup, RecordedValues
 from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.probes import select
-from rbtrace_py.session.probes.group_reader import DENSE_SERIES, GroupReader, GroupShape
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.session import ProbeSession
 from rbtrace_py.session.targets.targets import Targets
@@ -29,17 +28,20 @@ MAX_SERIES = MAX_SITES
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A program of ``programs/`` that records, beyond what all of them share.
+    """A program of ``bpf/programs/`` that records groups.
 
-    own: operands of the slots the program names itself, empty if they are taken
-        as they are; the key's and the filter's follow
+    Attributes:
+        source: File name.
+        values: Kind of the values that are distributed.
+        own: Names of the operands in the program's own slots; empty names for operands
+            that are never durations. The slots of the key and the filter follow.
+        pairs: Number of pairs of probes.
     """
 
     source: str
     values: RecordedValues
     own: tuple[str, ...]
-    numbers: Mapping[str, int] | None = None
-    maps: Mapping[str, MapSpec] | None = None
+    pairs: int = 0
 
 
 class Grouped(ProbeSession, CountingSession):
@@ -57,8 +59,8 @@ class Grouped(ProbeSession, CountingSession):
         super().__init__(targets, words, options)
         self._by = By.NOTHING
         self._key_operands: dict[int, Operand | None] = {}
-        self._recorder: GroupReader | None = None
-        self._recorded: dict[str, Map] = {}
+        self._recorder: GroupRecorder | None = None
+        self._values = RecordedValues.NONE
         self._most_series = MAX_SERIES
 
     @abstractmethod
@@ -78,7 +80,7 @@ class Grouped(ProbeSession, CountingSession):
             time.sleep(seconds)
 
     def snapshot(self) -> Result:
-        groups = self._recorder.groups() if self._recorder is not None else []
+        groups = self._groups()
         counters = self.result_counters()
         counted = sum(group.count for group in groups)
         counters.update(self.children_hint(counted, counters))
@@ -96,6 +98,15 @@ class Grouped(ProbeSession, CountingSession):
             cost=self.cost,
             filter=self.options.filter,
         )
+
+    def _groups(self) -> list[Group]:
+        """Read the groups, in the order of the series."""
+        if self._recorder is None:
+            return []
+        found = [_group(one, self._values) for one in self._recorder.groups()]
+        if self._by is not By.NOTHING:
+            found = [group for group in found if group.count]
+        return sorted(found, key=lambda group: self.series[group.series])
 
     def settle_series(self, name: str, probe: Probe) -> None:
         """Number a series and settle how its key, read at ``probe``, is kept."""
@@ -132,7 +143,6 @@ class Grouped(ProbeSession, CountingSession):
         A session's engines record into the same maps: ``--max-keys`` counts
         the keys of them all.
         """
-        shape = self._shape(recipe.values)
         keys = () if self.by_name is None else (self.by_name,)
         names = (*recipe.own, *keys, *self.filter.operands)
         if len(names) > MAX_SLOTS:
@@ -141,27 +151,22 @@ class Grouped(ProbeSession, CountingSession):
                 f"the filter uses {len(self.filter.operands)} arguments, but only"
                 f" {room} fit"
             )
-        maps = dict(recipe.maps or {})
-        if not self._recorded:
-            maps.update(shape.maps())
-        engine = Engine(
+        if self._recorder is None:
+            self._values = recipe.values
+            self._recorder = GroupRecorder(
+                self._shape(recipe.values), self.series, self._key_operands.get
+            )
+        engine = self._recorder.make_engine(
             attacher,
             self._tracked,
             recipe.source,
-            maps,
-            shape.flags(),
-            {"DURATIONS": self.durations_flag(names), **(recipe.numbers or {})},
+            self.durations_flag(names),
             self.filter.compiled,
-            self._recorded,
+            recipe.pairs,
         )
         self._engines.append(engine)
-        if self._recorder is None:
-            self._recorded = {name: engine.program.maps[name] for name in shape.maps()}
-            self._recorder = GroupReader(
-                self._recorded, shape, self.series, self._key_operands.get
-            )
-            for number in self.series.values():
-                self._recorder.reserve_other(number)
+        for number in self.series.values():
+            self._recorder.reserve_other(number)
         return engine
 
     def _shape(self, values: RecordedValues) -> GroupShape:
@@ -175,6 +180,32 @@ class Grouped(ProbeSession, CountingSession):
         room = MAX_SERIES if self.may_grow else len(self.series)
         self._most_series = room
         return GroupShape(values, self._by, dense, room, self.options.max_keys)
+
+
+_DISTRIBUTIONS = {
+    RecordedValues.DURATION: Histogram,
+    RecordedValues.INTEGER: SignedHistogram,
+    RecordedValues.FLOAT: FloatHistogram,
+}
+
+
+def _group(found: RecordedGroup, values: RecordedValues) -> Group:
+    distribution = None
+    count = found.count
+    if found.buckets is not None:
+        distribution = _DISTRIBUTIONS[values](found.buckets)
+        count = distribution.count
+    return Group(
+        found.series,
+        found.key,
+        count,
+        found.total,
+        distribution,
+        found.is_other,
+        found.truncated,
+        found.raw,
+        found.key_role,
+    )
 
 
 class Picking(Grouped):

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import MAX_PAIRS, PAIR_DEPTH, THREADS
 from rbtrace_py.bpf.attach import Attacher
-from rbtrace_py.bpf.maps import MapSpec
+from rbtrace_py.bpf.group_recorder import open_begins
 from rbtrace_py.bpf.probe_engine import AttachRequest, Engine
 from rbtrace_py.bpf.slots import Slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.counters import Counter
-from rbtrace_py.model.probes import Probe, ProbeRole
+from rbtrace_py.model.probes import MAX_PAIRS, Probe, ProbeRole
 from rbtrace_py.model.recorded_groups import RecordedValues
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.grouped import Grouped, Recipe
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.select import Pair
 from rbtrace_py.session.targets.targets import Targets
-
-_BEGINNINGS = 16 + 8 * PAIR_DEPTH
 
 
 class Latency(Grouped):
@@ -185,23 +181,12 @@ class Latency(Grouped):
             self.make_recording(attacher, recipe)
             self._kinds.append("spans")
         if self._pairs:
-            engine = self.make_recording(attacher, self._pair_recipe())
+            pairs = len(self._pairs)
+            recipe = Recipe("pairs.c", RecordedValues.DURATION, (), pairs)
+            engine = self.make_recording(attacher, recipe)
             engine.follow_thread_exits()
             self._kinds.append("pairs")
             self._pair_engine = engine
-
-    def _pair_recipe(self) -> Recipe:
-        threads = MapSpec(
-            sys_.MAP_TYPE_HASH, 8, _BEGINNINGS, THREADS, sys_.F_NO_PREALLOC
-        )
-        nothing = MapSpec(sys_.MAP_TYPE_ARRAY, 4, _BEGINNINGS, 1)
-        return Recipe(
-            "pairs.c",
-            RecordedValues.DURATION,
-            (),
-            {"PAIRS": len(self._pairs)},
-            {"threads": threads, "nothing": nothing},
-        )
 
     def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
         if self._kinds[engine] == "spans":
@@ -254,10 +239,5 @@ class Latency(Grouped):
             which += [Counter.NO_BEGIN, Counter.TOO_DEEP]
         found = self.counters(*which)
         if self._pair_engine is not None:
-            found["open_begins"] = self._open_begins(self._pair_engine)
+            found["open_begins"] = open_begins(self._pair_engine)
         return found
-
-    @staticmethod
-    def _open_begins(engine: Engine) -> int:
-        threads = engine.program.maps["threads"]
-        return sum(int.from_bytes(value[:8], "little") for _, value in threads.items())
