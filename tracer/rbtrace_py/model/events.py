@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rbtrace_py.model.probes import Probe
 
@@ -49,6 +50,18 @@ class Event:
     def arguments(self) -> dict[str, Value]:
         """``values`` by the names of the probe's arguments."""
         return dict(zip(self.probe.argument_names, self.values, strict=False))
+
+
+class RubyContext(NamedTuple):
+    """The Ruby code that an event interrupted.
+
+    Attributes:
+        thread: Address of the rb_thread_t; 0 if unknown.
+        fiber: Address of the rb_fiber_t; 0 if unknown.
+    """
+
+    thread: int
+    fiber: int
 
 
 @dataclass(frozen=True, slots=True)

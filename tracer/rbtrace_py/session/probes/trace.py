@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.event_records import EventRecords
 from rbtrace_py.bpf.probe_engine import AttachRequest
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
-from rbtrace_py.session.probes.event_records import EventRecords
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.session import ProbeSession
 from rbtrace_py.session.targets.targets import Targets
@@ -31,7 +31,7 @@ class Trace(ProbeSession):
         options: ProbeOptions | None = None,
     ) -> None:
         super().__init__(targets, words, options)
-        self._records = EventRecords(self.options, self.filter)
+        self._records = EventRecords(self.options.string_size, self.options.ring_size)
 
     def plan(self, probes: Sequence[Probe]) -> None:
         self.filter.settle([p for w in self.words for p in select.pick(w, probes)])
@@ -39,7 +39,7 @@ class Trace(ProbeSession):
         for probe in self.picked(probes):
             self.filter.check(probe)
         if not self._engines:
-            self._records.plan(self.picked(probes), self.may_grow)
+            self._records.plan(self.picked(probes), self.may_grow, self.filter.compiled)
 
     def make_engines(self, attacher: Attacher) -> None:
         durations = self.durations_flag(self._records.slot_names)

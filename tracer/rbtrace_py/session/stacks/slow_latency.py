@@ -17,13 +17,13 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.slow.spans import EndedSpan, Exemplar, SlowSpans
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.event_records import EventRecords
 from rbtrace_py.bpf.probe_engine import AttachRequest, Engine
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.counters import Counter
-from rbtrace_py.model.events import Event
+from rbtrace_py.model.events import Event, RubyContext
 from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
-from rbtrace_py.session.probes.event_records import EventRecords, RubyContext
 from rbtrace_py.session.probes.latency import Latency
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.stacks.off_cpu import part_of
@@ -68,7 +68,7 @@ class SlowLatency(Latency):
     ) -> None:
         super().__init__(targets, words, options)
         self._slow_options = slow
-        self._records = EventRecords(self.options, self.filter)
+        self._records = EventRecords(self.options.string_size, self.options.ring_size)
         wait_seconds = self.options.wait_seconds
         self._sampling = Sampling(
             targets,
@@ -105,7 +105,7 @@ class SlowLatency(Latency):
             if select.duration_operand(probe) != _DURATION_SLOT:
                 raise UsageError(f"{probe.full_name}: its duration does not come first")
         if not self._engines:
-            self._records.plan(spans, self.may_grow)
+            self._records.plan(spans, self.may_grow, self.filter.compiled)
 
     def make_engines(self, attacher: Attacher) -> None:
         super().make_engines(attacher)

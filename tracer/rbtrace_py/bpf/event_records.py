@@ -1,4 +1,4 @@
-"""Records of events, as ``programs/trace.c`` writes them: what fits, what they say."""
+"""Events that ``programs/trace.c`` writes into a ring buffer, one record per hit."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from rbtrace_py.bpf import syscall as sys_
 from rbtrace_py.bpf.abi import MAX_OPERANDS
 from rbtrace_py.bpf.attach import Attacher
+from rbtrace_py.bpf.compiled_filter import CompiledFilter
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.probe_engine import Engine
 from rbtrace_py.bpf.ringbuf import RingBuffer
@@ -18,43 +18,50 @@ from rbtrace_py.bpf.slots import EMPTY_SLOT, Slot, operand_value
 from rbtrace_py.bpf.tracked_pids import TrackedPids
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
-from rbtrace_py.model.events import UNREADABLE, Event, Value
+from rbtrace_py.model.events import UNREADABLE, Event, RubyContext, Value
 from rbtrace_py.model.probes import MAX_SLOTS, Probe
-from rbtrace_py.session.probes.probe_filter import ProbeFilter
-from rbtrace_py.session.probes.query import ProbeOptions
 
 _HEADER = struct.Struct("<QIIIHHH6x16sQQ")
-
-
-class RubyContext(NamedTuple):
-    """What ran Ruby code: addresses of rb_thread_t and rb_fiber_t; 0: not known."""
-
-    thread: int
-    fiber: int
+"""``struct record`` of ``programs/trace.c``, without its values."""
 
 
 class EventRecords(Closing):
-    """The records of one engine, and the ring buffer that they come by.
+    """The events of one engine.
 
-    options: of the session
-    filter_: what passes, settled before the engine is made
-    wall_offset: what events' times are ahead of CLOCK_MONOTONIC, in ns
+    Attributes:
+        wall_offset: Times of events minus CLOCK_MONOTONIC, in nanoseconds.
     """
 
-    def __init__(self, options: ProbeOptions, filter_: ProbeFilter) -> None:
-        self._options = options
-        self._filter = filter_
+    def __init__(self, string_size: int, ring_size: int) -> None:
+        """Create a reader without an engine.
+
+        Args:
+            string_size: Maximum size of a string, with its NUL, in bytes.
+            ring_size: Size of the ring buffer in bytes, a power of two.
+        """
+        self._string_size = string_size
+        self._ring_size = ring_size
+        self._filter: CompiledFilter | None = None
         self._echo = 0
         self._texts = 0
         self._engine: Engine | None = None
         self._ring: RingBuffer | None = None
         self.wall_offset = time.time_ns() - time.monotonic_ns()
 
-    def plan(self, probes: Sequence[Probe], may_grow: bool) -> None:
-        """Make room for the operands of ``probes``; of any others if it may grow.
+    def plan(
+        self, probes: Sequence[Probe], may_grow: bool, filter_: CompiledFilter | None
+    ) -> None:
+        """Choose the slots, before the engine is made.
 
-        Raises UsageError if the filter does not fit beside them.
+        Args:
+            probes: The first probes.
+            may_grow: True if other probes may follow.
+            filter_: The filter, if any.
+
+        Raises:
+            UsageError: The operands of the probes and the filter need too many slots.
         """
+        self._filter = filter_
         for probe in probes:
             self._echo = max(self._echo, min(len(probe.operands), MAX_OPERANDS))
             texts = sum(operand.type.is_text for operand in probe.operands)
@@ -62,9 +69,10 @@ class EventRecords(Closing):
         if may_grow:
             # Later probes may have more.
             self._echo = self._texts = MAX_OPERANDS
-        if self._echo + len(self._filter.operands) > MAX_SLOTS:
+        number = len(filter_.operands) if filter_ else 0
+        if self._echo + number > MAX_SLOTS:
             raise UsageError(
-                f"the filter uses {len(self._filter.operands)} arguments, but there"
+                f"the filter uses {number} arguments, but there"
                 f" is space for {MAX_SLOTS - self._echo}",
                 f"Use fewer in the filter: {self._echo} others are read"
                 + (", the limit for one probe" if may_grow else ""),
@@ -72,8 +80,9 @@ class EventRecords(Closing):
 
     @property
     def slot_names(self) -> tuple[str, ...]:
-        """Names of the operands in the program's slots, as far as they are known."""
-        return ("",) * self._echo + self._filter.operands
+        """Names of the operands by slot; empty where probes have different ones."""
+        names = self._filter.operands if self._filter else ()
+        return ("",) * self._echo + names
 
     def make_engine(
         self,
@@ -82,25 +91,32 @@ class EventRecords(Closing):
         numbers: Mapping[str, int],
         shared: Mapping[str, Map] | None = None,
     ) -> Engine:
-        """Make the engine that writes them.
+        """Make the engine that writes the events.
 
-        numbers: of the program, beside those that say what a record has
+        Args:
+            attacher: As for ``Engine``, like ``tracked`` and ``shared``.
+            tracked: The processes whose hits count.
+            numbers: Numbers for AT_LOAD, without the sizes of a record.
+            shared: Maps of another program.
+
+        Raises:
+            NotPermitted: The tracer lacks the rights to use BPF.
+            BpfError: The program cannot be compiled, or a map cannot be made.
         """
         own = {
             "ECHO": self._echo,
             "TEXTS": self._texts,
-            "TEXT": self._options.string_size,
-            "RECORD_SIZE": self._at_texts + self._texts * self._options.string_size,
+            "TEXT": self._string_size,
+            "RECORD_SIZE": self._at_texts + self._texts * self._string_size,
         }
-        ring = MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, self._options.ring_size)
         self._engine = Engine(
             attacher,
             tracked,
             "trace.c",
-            {"ring": ring},
-            {"FILTER_BASE": self._echo} if self._filter.compiled else {},
+            {"ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, self._ring_size)},
+            {"FILTER_BASE": self._echo} if self._filter else {},
             {**own, **numbers},
-            self._filter.compiled,
+            self._filter,
             shared,
         )
         self._ring = RingBuffer(self._engine.program.maps["ring"])
@@ -108,7 +124,7 @@ class EventRecords(Closing):
 
     @property
     def _at_texts(self) -> int:
-        """Return where the strings of a record begin."""
+        """Offset of the strings in a record."""
         return _HEADER.size + 8 * self._echo
 
     def slots(self, probe: Probe) -> tuple[Slot, ...]:
@@ -117,19 +133,19 @@ class EventRecords(Closing):
             Slot(operand=index, is_text=operand.type.is_text)
             for index, operand in enumerate(probe.operands[: self._echo])
         ]
-        if self._filter.compiled is None:
+        if self._filter is None:
             return tuple(echo)
         empty = [EMPTY_SLOT] * (self._echo - len(echo))
         plain = [replace(slot, is_text=False) for slot in self._filter.slots(probe)]
         return (*echo, *empty, *plain)
 
     def wait(self, seconds: float) -> None:
-        """Wait until there are records, at most so long."""
+        """Wait until there are events, or until ``seconds`` have passed."""
         assert self._ring is not None
         self._ring.wait(seconds)
 
     def read(self) -> Iterator[tuple[Event, RubyContext]]:
-        """Yield the events that came since the last call."""
+        """Yield the events since the last call."""
         assert self._ring is not None
         return map(self._event, self._ring.records())
 
@@ -156,7 +172,7 @@ class EventRecords(Closing):
             else:
                 value = operand_value(raw[index], operand)
             if text:
-                at += self._options.string_size
+                at += self._string_size
             values.append(value)
             truncated.append(cut)
         name = comm.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
@@ -165,7 +181,7 @@ class EventRecords(Closing):
         return event, RubyContext(thread, fiber)
 
     def _text(self, record: bytes, at: int) -> str:
-        text = record[at : at + self._options.string_size].split(b"\0", 1)[0]
+        text = record[at : at + self._string_size].split(b"\0", 1)[0]
         return text.decode("utf-8", "surrogateescape")
 
     def close(self) -> None:
