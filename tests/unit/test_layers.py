@@ -44,6 +44,9 @@ OUTSIDE = {
 }
 """Libraries, and the layer that alone may know them."""
 
+PACKED = {"struct", f"{NAME}.bpf.abi", f"{NAME}.bpf.maps", f"{NAME}.bpf.syscall"}
+"""Modules that pack and unpack bytes, which is the job of the sources."""
+
 STREAMS = {"stdout", "stderr"}
 
 
@@ -187,6 +190,13 @@ def test_a_library_is_known_to_one_layer(library: str) -> None:
 @pytest.mark.parametrize("library", ["bcc", "hdrh", "rich"])
 def test_a_library_is_imported_by_one_module(library: str) -> None:
     assert len(_users(library)) == 1
+
+
+@pytest.mark.parametrize(
+    "module", [one for one in MODULES if one.layer == "session"], ids=lambda m: m.name
+)
+def test_sessions_leave_bytes_to_the_sources(module: Module) -> None:
+    assert PACKED & set(module.imports()) == set()
 
 
 def _users(library: str) -> list[Module]:

@@ -6,7 +6,6 @@ import os
 import queue
 import secrets
 import socket
-import struct
 import threading
 import time
 from contextlib import suppress
@@ -40,7 +39,6 @@ _ALONE = """
 end.run
 """
 _STOP = "Thread.list.each {{ |t| t.thread_variable_get({})&.push(nil) }}"
-_U32 = struct.Struct("<I")
 
 
 def has_other_ractors(hello: Map) -> bool:
@@ -82,7 +80,7 @@ class Records:
     def _number(self, at: int, most: int) -> int | None:
         if at + 4 > len(self._data):
             return None
-        number: int = _U32.unpack_from(self._data, at)[0]
+        number = int.from_bytes(self._data[at : at + 4], "little")
         if number > most:
             raise MalformedAnswer("a record that is none")
         return number
