@@ -6,13 +6,13 @@ import time
 
 
 class Backoff:
-    """Pauses that grow with the time waited: a tenth of it, between two bounds.
+    """Growing pauses: a tenth of the time waited so far, between two bounds.
 
-    The loop notices late by a tenth of the time at most, and a long wait costs little
-    CPU.
+    The loop notices a change at most a tenth of the time late, and a long wait costs
+    little CPU.
 
     Args:
-        shortest: Seconds of the first pause.
+        shortest: First pause in seconds.
         longest: Longest pause in seconds.
     """
 
@@ -22,6 +22,6 @@ class Backoff:
         self._began = time.monotonic()
 
     def pause(self) -> float:
-        """Return how many seconds to pause now."""
+        """Return the seconds to pause now."""
         waited = time.monotonic() - self._began
         return min(max(self._shortest, waited / 10), self._longest)

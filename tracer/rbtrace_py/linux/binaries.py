@@ -1,8 +1,8 @@
-"""The files a process executes code from, opened whatever root they are in.
+"""Executable files of a process, opened in whatever root directory it has.
 
-A mapping names its file by device, inode and a path that is right in nobody's
-root but perhaps the process's. So several ways lead to the file, and each is
-checked against device and inode before it is believed.
+A mapping identifies its file by device, inode, and a path, which may be valid only in
+the root of the process. Several paths may lead to the file. Each opened file is checked
+against the device and inode.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rbtrace_py.linux.procfs import read_file
 from rbtrace_py.model.probes import Binary
 
 _MAX_DESCRIPTORS = 65536
-"""How many of a target's descriptors are looked at in search of a file."""
+"""Maximum number of the target's descriptors that are searched for a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,18 @@ class OpenBinary(Closing):
 
     @property
     def fd_path(self) -> str:
-        """A path to the file for as long as this is open, for us only."""
+        """A path to the open file, valid only in this process and until ``close``."""
         return f"/proc/self/fd/{self.fd}"
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
+        """Close the file. Closing twice does nothing."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def group_files(all_mappings: list[Mapping]) -> list[MappedFile]:
-    """Group mappings by file; files without executable mappings are left out."""
+    """Group mappings by file, omitting files without an executable mapping."""
     groups: dict[tuple[int, int], list[Mapping]] = {}
     for mapping in all_mappings:
         if mapping.is_file:
@@ -73,14 +73,16 @@ def group_files(all_mappings: list[Mapping]) -> list[MappedFile]:
 
 
 def mapped_files(process: Process) -> list[MappedFile]:
-    """Return the files it executes code from, each once, by lowest address."""
+    """Return the files that ``process`` executes code from, by lowest address."""
     return group_files(mappings(process))
 
 
 def open_binary(process: Process, binary: Binary) -> OpenBinary:
     """Open the file ``binary`` that ``process`` has mapped; the caller closes it.
 
-    Raises as ``open_mapped``, and NoSuchTarget if it is not mapped any more.
+    Raises:
+        NoSuchTarget: The file is no longer mapped, or the process has ended.
+        NotPermitted, BadElf: As in ``open_mapped``.
     """
     for file in mapped_files(process):
         if file.binary.key == binary.key:
@@ -93,8 +95,10 @@ def open_binary(process: Process, binary: Binary) -> OpenBinary:
 def open_mapped(process: Process, file: MappedFile) -> OpenBinary:
     """Open a mapped file; the caller closes it.
 
-    Raises NotPermitted or BadElf (no regular file, or not to be found), or
-    NoSuchTarget if the process is gone.
+    Raises:
+        NotPermitted: The kernel denied permission.
+        BadElf: The file was not found, or it is not a regular file.
+        NoSuchTarget: The process has ended.
     """
     refused = False
     for path, authoritative in _ways(process, file):
@@ -116,7 +120,7 @@ def open_mapped(process: Process, file: MappedFile) -> OpenBinary:
 
 
 def _not_permitted(process: Process, file: MappedFile) -> NotPermitted:
-    """The error; ``map_files`` and ``fd`` belong to the user of the process."""
+    """Build the error. ``map_files`` and ``fd`` belong to the process's user."""
     wanted = {"CAP_CHECKPOINT_RESTORE"}
     if process.uid != os.geteuid():
         wanted.add("CAP_DAC_READ_SEARCH")
@@ -130,10 +134,10 @@ def _not_permitted(process: Process, file: MappedFile) -> NotPermitted:
 
 
 def _ways(process: Process, file: MappedFile) -> Iterator[tuple[bytes, bool]]:
-    """Paths that may lead to the file, and whether they cannot lead astray.
+    """Yield paths that may lead to the file, and whether each is authoritative.
 
-    ``map_files`` is the mapping itself. Only there is another device number
-    believed: on overlayfs and btrfs ``stat`` and ``maps`` tell different ones.
+    A link in ``map_files`` is the mapping itself, so its device number may differ: on
+    overlayfs and btrfs, ``stat`` and ``maps`` report different device numbers.
     """
     root = os.fsencode(f"/proc/{process.pid}")
     for mapping in file.executable[:4]:
@@ -158,10 +162,10 @@ def _descriptors(process: Process) -> list[str]:
 def _open_if(
     process: Process, binary: Binary, path: bytes, authoritative: bool
 ) -> int | None:
-    """Open ``path`` if it is ``binary``, else None; PermissionError passes.
+    """Open ``path`` if it is ``binary``, else return None; PermissionError propagates.
 
-    The file is first taken by name only (O_PATH), as opening a FIFO waits and
-    opening a device acts; what was checked is then what is opened.
+    The path is opened with O_PATH first, because opening a FIFO blocks and opening a
+    device may have side effects. The descriptor that was checked is then reopened.
     """
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -199,10 +203,10 @@ def _is(process: Process, binary: Binary, fd: int, authoritative: bool) -> bool:
 
 
 def _mount_devices(process: Process, fd: int) -> set[int]:
-    """Device numbers of the mount ``fd`` is on, as ``mountinfo`` shows them.
+    """Return the device numbers that ``mountinfo`` shows for the mount of ``fd``.
 
-    ``maps`` and ``mountinfo`` show the superblock's, ``stat`` on btrfs the
-    subvolume's.
+    On btrfs, ``maps`` and ``mountinfo`` show the superblock's device number, and
+    ``stat`` shows the subvolume's.
     """
     mount = _mount_id(fd)
     devices: set[int] = set()

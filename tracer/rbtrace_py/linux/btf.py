@@ -1,7 +1,7 @@
 """Offsets of members in the running kernel's structs, from its BTF.
 
-The format is Documentation/bpf/btf.rst in the kernel's sources. Only what
-leads to a member is decoded: the types are indexed once by where they begin.
+The format is documented in Documentation/bpf/btf.rst of the kernel source. Types are
+indexed once by their position, and only those on the way to a member are decoded.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _INT, _PTR, _ARRAY, _STRUCT, _UNION, _ENUM = 1, 2, 3, 4, 5, 6
 _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG = 8, 9, 10, 11, 18
 _MODIFIERS = frozenset({_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG})
 
-# Words that follow the three of a type's head: so many, and so many a member
+# Words after the three-word head of a type: a fixed number, and a number per member
 # (include/uapi/linux/btf.h: struct btf_array, btf_member, btf_param …).
 _EXTRA_WORDS = {_INT: 1, _ARRAY: 3, 14: 1, 17: 1}
 _MEMBER_WORDS = {_STRUCT: 3, _UNION: 3, _ENUM: 2, 13: 2, 15: 3, 19: 3}
 
 
 class NoBtf(RbtraceError):
-    """The kernel has no BTF, or it cannot be understood."""
+    """The kernel has no BTF, or its BTF is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member's place in the outermost struct, and its size; in bytes.
+    """A member's offset in the outermost struct and its size, both in bytes.
 
-    ``size`` is None where it is not a whole number of bytes or not known.
+    ``size`` is None if it is unknown or not a whole number of bytes.
     """
 
     offset: int
@@ -47,7 +47,7 @@ class Member:
 
 
 class Btf:
-    """Types of one BTF blob; raises NoBtf if it is malformed."""
+    """Types of one BTF blob. Raises NoBtf if it is malformed."""
 
     def __init__(self, data: bytes) -> None:
         types, strings = _split(data)
@@ -57,7 +57,7 @@ class Btf:
 
     @classmethod
     def load(cls, path: str = VMLINUX) -> Btf:
-        """Read the running kernel's; raises NoBtf or NotPermitted."""
+        """Read the BTF of the running kernel; raises NoBtf or NotPermitted."""
         try:
             return cls(read_file(path, _LIMIT))
         except FileNotFoundError:
@@ -74,22 +74,25 @@ class Btf:
     def offset(self, path: str) -> int | None:
         """Return the byte offset of ``struct.member[.member…]``, or None.
 
-        Members of nameless structs and unions are found as in C; a bit field
-        has no byte offset.
+        As in C, members of anonymous structs and unions are found. A bit field has no
+        byte offset.
         """
         member = self.member(path)
         return None if member is None else member.offset
 
     def offsets(self, paths: Iterable[str]) -> dict[str, int | None]:
-        """``offset`` of several."""
+        """Return the ``offset`` of each path."""
         return {path: self.offset(path) for path in paths}
 
     def known_offsets(self, members: Mapping[str, Sequence[str]]) -> dict[str, int]:
-        """Return the offset of each, by its name.
+        """Return the offset of each member, by its name.
 
-        members: the paths that it has on one kernel or another; the first is told of
+        Args:
+            members: Paths that the member may have in different kernels, by name. The
+                error message shows the first.
 
-        Raises NoBtf if one is on none of its paths.
+        Raises:
+            NoBtf: No path of a member exists.
         """
         found = {}
         for name, paths in members.items():
@@ -106,7 +109,7 @@ class Btf:
         return None if start is None else self._words[start + 2]
 
     def member(self, path: str) -> Member | None:
-        """Return where a member is, as ``offset`` does, and how large."""
+        """Return the offset and size of a member, found as by ``offset``, or None."""
         name, *names = path.split(".")
         start = self._find(name)
         if start is None or not names:
@@ -125,7 +128,7 @@ class Btf:
         return None if bits % 8 else Member(bits // 8, self._size_of(type_id))
 
     def _find(self, name: str) -> int | None:
-        """The first struct or union of that name that is not a mere forward."""
+        """Return the start of the first full definition of a struct or union."""
         wanted = name.encode()
         at = self._strings.find(b"\0" + wanted + b"\0") + 1
         while at > 0:
@@ -147,7 +150,7 @@ class Btf:
         return self._starts[type_id] if 0 < type_id < len(self._starts) else None
 
     def _resolve(self, type_id: int) -> int | None:
-        """Return where the type begins that typedefs and qualifiers lead to."""
+        """Return the start of the type behind typedefs and qualifiers."""
         for _ in range(_MAX_DEPTH):
             start = self._start(type_id)
             if start is None or self._kind(start) not in _MODIFIERS:
@@ -158,7 +161,7 @@ class Btf:
     def _member(
         self, start: int, wanted: bytes, seen: set[int]
     ) -> tuple[int, int] | None:
-        """Bit offset and type of a member; nameless ones are looked into, once."""
+        """Return a member's bit offset and type; search each anonymous member once."""
         words = self._words
         info = words[start + 1]
         if self._kind(start) not in (_STRUCT, _UNION) or start in seen:
@@ -198,7 +201,7 @@ class Btf:
 
 
 def _split(data: bytes) -> tuple[array[int], bytes]:
-    """The words of the types and the bytes of the strings; raises NoBtf."""
+    """Return the words of the types and the bytes of the strings; raises NoBtf."""
     if len(data) < _HEADER.size:
         raise NoBtf("the kernel's BTF is truncated")
     magic, _, _, head, type_at, type_size, string_at, string_size = _HEADER.unpack_from(
@@ -214,9 +217,9 @@ def _split(data: bytes) -> tuple[array[int], bytes]:
 
 
 def _index(words: array[int]) -> array[int]:
-    """Return where each type begins, by its id, in words; type 0 is void.
+    """Return the start of each type by its id, in words; type 0 is void.
 
-    Written for speed: a kernel has over 100,000 types and a command waits.
+    This is written for speed: a kernel has over 100,000 types, and the user waits.
     """
     extra = [_EXTRA_WORDS.get(kind, 0) + 3 for kind in range(32)]
     each = [_MEMBER_WORDS.get(kind, 0) for kind in range(32)]

@@ -1,8 +1,8 @@
-"""Cache of results that were computed from files.
+"""Cache of results computed from files.
 
-A key is made of the file's contents, never of its name or its build-id, which can be
-forged. An entry begins with a checksum. A damaged entry counts as missing, so that its
-user computes it again and replaces it. No state of the cache is an error.
+A key is derived from the file's contents, because its name and build-id can be forged.
+An entry begins with a checksum. A damaged entry counts as missing, so it is computed
+again and replaced. No state of the cache is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _LARGEST = 1 << 24
-"""Bytes of an entry that are read."""
+"""Maximum number of bytes read from an entry."""
 _HASH = hashlib.sha256().digest_size
 """Bytes of the checksum at the start of an entry."""
 
@@ -27,7 +27,7 @@ _BLOCK = 1 << 20
 def content_hash(fd: int, limit: int) -> str | None:
     """Return the SHA-256 of a file's contents in hex; None beyond ``limit`` bytes.
 
-    Leaves the descriptor's position alone. Raises OSError.
+    The descriptor's position does not change. Raises OSError.
     """
     digest = hashlib.sha256()
     offset = 0
@@ -40,17 +40,17 @@ def content_hash(fd: int, limit: int) -> str | None:
 
 
 def load(kind: str, key: str) -> Any:
-    """Return what ``store`` was given; None if it is missing, damaged, or not ours."""
+    """Return a stored value; None if it is missing, damaged, or not owned by us."""
     return json.loads(read(_directory(kind), f"{key}.json") or b"null")
 
 
 def store(kind: str, key: str, value: object) -> None:
-    """Keep a JSON value; where that cannot be done, do nothing."""
+    """Store a JSON value; do nothing if that fails."""
     write(_directory(kind), f"{key}.json", json.dumps(value).encode("ascii"))
 
 
 def read(place: Path | None, name: str) -> bytes | None:
-    """Return what ``write`` was given; None if it is missing, damaged, or not ours."""
+    """Return a written entry; None if it is missing, damaged, or not owned by us."""
     if place is None:
         return None
     entry = _read_ours(place / name)
@@ -59,28 +59,29 @@ def read(place: Path | None, name: str) -> bytes | None:
 
 
 def write(place: Path | None, name: str, data: bytes) -> None:
-    """Write an entry atomically; where that cannot be done, do nothing."""
+    """Write an entry atomically; do nothing if that fails."""
     if place is not None:
         with suppress(OSError):
             _replace(place / name, _entry(place, name, data))
 
 
 def _entry(place: Path, name: str, data: bytes) -> bytes:
-    """Return ``data`` behind its checksum.
+    """Return ``data`` after its checksum.
 
-    It covers the entry's kind and name, too. A copy of another entry therefore fails.
+    The checksum includes the entry's kind and name, so a copy of another entry is
+    invalid.
     """
     path = f"{place.name}/{name}\0".encode()
     return hashlib.sha256(path + data).digest() + data
 
 
 def store_file(kind: str, key: str, name: str, data: bytes) -> Path | None:
-    """Keep ``data`` as a file, ``key``/``name``, for other programs to read.
+    """Store ``data`` as the file ``key``/``name``, for other programs to read.
 
-    Such a file has no checksum: each call compares it with ``data``.
+    The file has no checksum; each call compares its contents with ``data``.
 
     Returns:
-        The folder ``key``; None where the file cannot be kept.
+        The folder ``key``, or None if the file cannot be stored.
     """
     place = _directory(kind)
     if place is None:
@@ -107,7 +108,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _read_ours(path: Path) -> bytes:
-    """Return the contents of a regular file that is ours alone; else nothing."""
+    """Return the contents of a regular file that only we can write, else b""."""
     try:
         with open(path, "rb", opener=_open_no_link) as file:
             status = os.fstat(file.fileno())
@@ -122,15 +123,15 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def home() -> Path:
-    """Return the folder for caches of this user's programs."""
+    """Return the cache directory of this user's programs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
 
 
 def _directory(kind: str) -> Path | None:
-    """``$XDG_CACHE_HOME/rbtrace-py/KIND`` if it and what it is in are ours alone.
+    """Return ``$XDG_CACHE_HOME/rbtrace-py/KIND`` if only we can write to it, else None.
 
-    With sudo the home may be another user's, who could turn it into a link to
-    anywhere, or write into it what we would believe: then there is no cache.
+    With sudo, the home may belong to another user, who could replace it with a link or
+    write forged entries into it. Then there is no cache.
     """
     place = home()
     try:
@@ -144,7 +145,7 @@ def _directory(kind: str) -> Path | None:
 
 
 def directory_in(base: Path, kind: str) -> Path | None:
-    """``BASE/KIND``, made if it is not there, if both are ours alone."""
+    """Create ``BASE/KIND`` if needed; return it if only we can write to both."""
     try:
         for place in (base, base / kind):
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -156,7 +157,7 @@ def directory_in(base: Path, kind: str) -> Path | None:
 
 
 def _only_ours(status: os.stat_result) -> bool:
-    """Ours, not a link, and nobody else can write to it."""
+    """Return whether a path is ours, not a link, and not writable by others."""
     return (
         not stat.S_ISLNK(status.st_mode)
         and status.st_uid == os.geteuid()

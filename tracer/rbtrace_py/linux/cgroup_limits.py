@@ -1,4 +1,4 @@
-"""Memory and threads that a process may still take, by the limits of its cgroups."""
+"""Memory and threads that the cgroups of a process still allow."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _NAMES = {
     "cgroup": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
     "cgroup2": ("memory.max", "memory.current"),
 }
-"""By file system: the limit, and what is used."""
+"""Files with the limit and the usage, by file system."""
 _RECLAIMABLE = {
     "cgroup": {"total_inactive_file", "total_active_file"},
     "cgroup2": {"inactive_file", "active_file", "slab_reclaimable"},
 }
-"""Lines of memory.stat: what of it the kernel takes back before it ends a process."""
+"""Lines of memory.stat: memory that the kernel reclaims before it kills a process."""
 _DEEPEST = 64
 
 
 def memory_room(process: Process) -> int | None:
-    """Bytes that are free for ``process``; None if the system does not tell.
+    """Return the free bytes for ``process``, or None if they are unknown.
 
-    What is used of a cgroup's limit counts without the page cache and the slabs that
-    the kernel takes back where memory runs out: files that are read fill any limit.
+    The page cache and reclaimable slabs do not count as used: the kernel reclaims them
+    when memory runs out, and reading files fills any limit.
     """
     rooms = [*_rooms_of_cgroups(process), *_available()]
     return min(rooms, default=None)
 
 
 def thread_room(process: Process) -> int | None:
-    """Return how many threads ``process`` may start (pids.max); None if unlimited."""
+    """Return how many more threads ``process`` may start (pids.max); None: no limit."""
     rooms = (
         most - now
         for folder, _ in _cgroups(process, "pids")
@@ -45,7 +45,7 @@ def thread_room(process: Process) -> int | None:
 
 
 def _available() -> Iterator[int]:
-    """MemAvailable, in kB."""
+    """Yield MemAvailable in bytes."""
     for line in _text(_MEMINFO).splitlines():
         name, _, rest = line.partition(":")
         if name == "MemAvailable":
@@ -53,7 +53,7 @@ def _available() -> Iterator[int]:
 
 
 def ends_together(process: Process) -> bool:
-    """Does the kernel end all of its cgroup where memory runs out (oom.group)?"""
+    """Return whether the kernel kills the whole cgroup on OOM (memory.oom.group)."""
     paths = (folder / "memory.oom.group" for folder, _ in _cgroups(process, "memory"))
     return any(_text(path).strip() == "1" for path in paths)
 
@@ -64,7 +64,7 @@ def _rooms_of_cgroups(process: Process) -> Iterator[int]:
 
 
 def _cgroups(process: Process, controller: str) -> Iterator[tuple[Path, str]]:
-    """The process's cgroup and those around it, as far up as we see them."""
+    """Yield the process's cgroup and its visible ancestors."""
     try:
         lines = process.read("cgroup").decode("utf-8", "surrogateescape").splitlines()
     except RbtraceError:
@@ -85,7 +85,7 @@ def _folders(path: str, kind: str, controller: str) -> Iterator[Path]:
         if root != "/" and inner.is_relative_to(root):
             inner = Path("/") / inner.relative_to(root)
         if ".." in inner.parts:
-            continue  # it is outside of what we see
+            continue  # outside the visible hierarchy
         at = Path(mounted) / inner.relative_to("/")
         for folder in (at, *at.parents)[:_DEEPEST]:
             yield folder
@@ -110,7 +110,7 @@ def _reclaimable(folder: Path, kind: str) -> int:
 
 
 def _mounts(kind: str, controller: str) -> Iterator[tuple[str, str]]:
-    """Yield the mounts of a kind of file system (proc(5)): their options and places."""
+    """Yield the root and mount point of each mount of this file system (proc(5))."""
     for line in _text(_MOUNTS).splitlines():
         before, _, after = line.partition(" - ")
         fields, words = before.split(), after.split()
@@ -128,7 +128,7 @@ def _text(path: Path) -> str:
 
 
 def _number(text: str) -> Iterator[int]:
-    """One, or none: ``max`` is no limit."""
+    """Yield the number, or nothing for ``max`` (unlimited)."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         yield int(text)

@@ -1,4 +1,4 @@
-"""Things that hold a descriptor and are closed when a block ends."""
+"""Context managers that release a resource when the block ends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Started = TypeVar("Started", bound="Starting")
 
 
 class Closing(ABC):
-    """Usable in ``with``; leaving closes it. Closing twice does nothing."""
+    """A context manager that closes itself. Closing twice does nothing."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held."""
+        """Release the resource."""
 
     def __enter__(self: Self) -> Self:
         return self
@@ -32,11 +32,11 @@ class Closing(ABC):
 
 
 class Starting(Closing):
-    """A Closing that is begun when it is entered; what fails there leaves nothing."""
+    """A Closing that starts when it is entered; a failed start releases everything."""
 
     @abstractmethod
     def _start(self) -> None:
-        """Begin."""
+        """Acquire the resource."""
 
     def __enter__(self: Started) -> Started:
         try:

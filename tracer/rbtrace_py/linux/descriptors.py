@@ -1,4 +1,4 @@
-"""What the descriptors of a process are: files, pipes, sockets and their peers."""
+"""Names of a process's descriptors: files, pipes, and sockets with their peers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST_TABLE = 1 << 24
 
 
 class Descriptors:
-    """Names the descriptors of ``process``; its sockets are looked up once."""
+    """Names of the descriptors of ``process``; its sockets are read once."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -30,9 +30,10 @@ class Descriptors:
         self._pipes = Pipes()
 
     def name(self, number: int) -> str:
-        """``pipe:[123]``, ``tcp 127.0.0.1:4 -> 127.0.0.1:80``, a path; "" if closed.
+        """Return the name of a descriptor; "" if it is closed.
 
-        Safe to show.
+        Examples are ``pipe:[123]``, ``tcp 127.0.0.1:4 -> 127.0.0.1:80``, and a path.
+        The name is safe to print.
         """
         if number not in self._known:
             self._known[number] = self._name(number)
@@ -51,7 +52,7 @@ class Descriptors:
     def other_ends(self, number: int) -> list[int]:
         """Return the descriptors of this process that are the other end of a pipe.
 
-        Of a pipe that is open both ways at one descriptor there is no other end.
+        A pipe that one descriptor opened for reading and writing has no other end.
         """
         link = self._link(number)
         if not link.startswith("pipe:["):
@@ -84,7 +85,7 @@ class Descriptors:
             os.close(fd)
 
     def _mode(self, number: int) -> int:
-        """O_RDONLY, O_WRONLY or O_RDWR, by ``fdinfo``; -1 where not known."""
+        """Return O_RDONLY, O_WRONLY or O_RDWR, by ``fdinfo``; -1 if unknown."""
         try:
             return access_mode(self._process.read(f"fdinfo/{number}", 4096))
         except RbtraceError:
@@ -100,7 +101,7 @@ class Descriptors:
 
     @cached_property
     def _sockets(self) -> dict[str, str]:
-        """Names by inode, of the process's own network namespace."""
+        """Names of the sockets in the process's network namespace, by inode."""
         found: dict[str, str] = {}
         for table in _TABLES:
             for words in self._rows(f"net/{table}"):
@@ -123,7 +124,7 @@ class Descriptors:
 
 
 def _internet(kind: str, words: list[str]) -> str:
-    """``tcp 127.0.0.1:4 -> 127.0.0.1:80``; one that listens, or has no peer, alone."""
+    """Format ``tcp 127.0.0.1:4 -> 127.0.0.1:80``, or only the local address."""
     try:
         local, peer = _address(words[1]), _address(words[2])
     except (ValueError, struct.error, OSError):
@@ -135,7 +136,7 @@ def _internet(kind: str, words: list[str]) -> str:
 
 
 def _address(text: str) -> str:
-    """``0100007F:0016``: words of the machine's own order, and a port."""
+    """Format ``0100007F:0016``: words in the machine's byte order, and a port."""
     number, _, port = text.partition(":")
     words = [int(number[at : at + 8], 16) for at in range(0, len(number), 8)]
     packed = struct.pack(f"={len(words)}I", *words)

@@ -1,4 +1,4 @@
-"""Who holds a lock on a file that others wait for (``/proc/locks``)."""
+"""Holders of file locks that others wait for (``/proc/locks``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGEST = 1 << 22
 def lock_holders(process: Process, number: int) -> list[int]:
     """Return the pids that hold a lock on the file of a descriptor, ascending.
 
-    As our own pid namespace has them; one of another is not told of.
+    The pids refer to our pid namespace. Holders in other namespaces are omitted.
     """
     try:
         fd = process.open(f"fd/{number}", os.O_PATH)
@@ -33,7 +33,7 @@ def lock_holders(process: Process, number: int) -> list[int]:
 
 
 def _holders(text: str, file: str) -> list[int]:
-    """``1: FLOCK  ADVISORY  WRITE 1234 08:01:99 0 EOF``; who waits has ``->``."""
+    """Parse ``1: FLOCK  ADVISORY  WRITE 1234 08:01:99 0 EOF``. Waiters have ``->``."""
     found = set()
     for line in text.split("\n"):
         words = line.split()[1:]

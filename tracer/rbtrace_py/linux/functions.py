@@ -19,15 +19,16 @@ _WORD = 8
 _EMULATED = re.compile(
     rb"A?[P-W]|\x90|[\xe8\xe9\xeb]|[p-\x7f]|\x0f[\x80-\x8f]", re.DOTALL
 )
-"""Instructions that the kernel does itself where a breakpoint stands: push, nop, call,
-jumps (arch/x86/kernel/uprobes.c). Others it steps, which takes eight times as long."""
+"""Instructions that the kernel emulates at a breakpoint: push, nop, call, and jumps
+(arch/x86/kernel/uprobes.c). It single-steps others, which takes eight times as long."""
 
 
 def files_named(process: Process, library: str) -> list[MappedFile]:
-    """Return the files that ``library`` means.
+    """Return the mapped files that ``library`` names.
 
-    library: a path as the process has it, or a file name, which may lack its version:
-        ``libc`` is libc.so.6, ``libruby`` libruby-3.1.so.3.1.7
+    Args:
+        library: A path as the process has it, or a file name. The name may lack its
+            version: ``libc`` is libc.so.6, ``libruby`` is libruby-3.1.so.3.1.7.
     """
     versions = r"[-.\d]*(\.so[.\d]*)?"
     pattern = re.compile(re.escape(library) + versions)
@@ -40,10 +41,12 @@ def files_named(process: Process, library: str) -> list[MappedFile]:
 
 
 def functions_named(process: Process, library: str, name: str) -> list[Probe]:
-    """Return the functions of that name, one for each file, as ``library:name``.
+    """Return the functions of this name, one per file, as probes ``library:name``.
 
-    The operands ``arg0`` … are those of the calling convention, 8 bytes each. Raises
-    BpfError where the loader chooses the code, as it does for memcpy.
+    The operands ``arg0`` … are the registers of the calling convention, 8 bytes each.
+
+    Raises:
+        BpfError: The loader chooses the code (IFUNC), as for memcpy.
     """
     found = []
     for file in files_named(process, library):
@@ -61,7 +64,7 @@ def functions_named(process: Process, library: str, name: str) -> list[Probe]:
 
 
 def is_stepped(process: Process, probe: Probe) -> bool:
-    """Has the kernel to step an instruction at each call of a function?
+    """Return whether the kernel must single-step an instruction at each call.
 
     Raises as ``open_binary`` does.
     """
@@ -79,7 +82,7 @@ def _sites(elf: ElfFile, name: str) -> Iterator[Site]:
                 "Name a function that calls it",
             )
         offset = elf.file_offset(symbol.address, PF_X)
-        # Data may lie in a segment with code: a breakpoint would change it.
+        # Data may be in a segment with code; a breakpoint would change it.
         if offset is not None and kind == STT_FUNC:
             yield Site(symbol.address, offset, 0, arguments)
 

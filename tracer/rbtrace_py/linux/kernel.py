@@ -24,10 +24,12 @@ _CAPABILITIES = {
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Knobs as they stand; None where this kernel has no such knob, or hides it.
+    """Settings of this kernel; None where it lacks or hides the setting.
 
-    ``yama`` is ``kernel.yama.ptrace_scope``, ``lockdown`` none, integrity or
-    confidentiality, ``tracefs`` where it is mounted.
+    Attributes:
+        yama: ``kernel.yama.ptrace_scope``.
+        lockdown: none, integrity, or confidentiality.
+        tracefs: Mount point of tracefs.
     """
 
     release: str
@@ -40,7 +42,7 @@ class Kernel:
 
 
 def read_kernel() -> Kernel:
-    """Read all of the knobs."""
+    """Read the kernel's settings."""
     name = os.uname()
     return Kernel(
         release=name.release,
@@ -54,7 +56,7 @@ def read_kernel() -> Kernel:
 
 
 def parse_version(release: str) -> tuple[int, int]:
-    """``6.18.44-custom`` is (6, 18); (0, 0) if it is no such text."""
+    """Parse ``6.18.44-custom`` as (6, 18); return (0, 0) if that fails."""
     match = re.match(r"(\d+)\.(\d+)", release)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
@@ -66,7 +68,7 @@ def _lockdown() -> str | None:
 
 
 def tracefs() -> str | None:
-    """Return where tracefs is mounted (whether we may enter or not), or None."""
+    """Return the mount point of tracefs, even if we may not enter it, or None."""
     for line in (read_text("/proc/self/mounts", 1 << 22) or "").split("\n"):
         fields = line.split(" ")
         if len(fields) > 2 and fields[2] == "tracefs":
@@ -75,9 +77,9 @@ def tracefs() -> str | None:
 
 
 def effective_capabilities() -> frozenset[str]:
-    """Return the names of our capabilities, of those that tracing uses.
+    """Return the names of our capabilities, limited to those that tracing uses.
 
-    CAP_SYS_ADMIN includes those that were once a part of it.
+    CAP_SYS_ADMIN implies the capabilities that were split from it.
     """
     text = read_text("/proc/self/status") or ""
     match = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", text, re.MULTILINE)
@@ -101,9 +103,11 @@ def missing_for_bpf(capabilities: frozenset[str] | None = None) -> str:
 def missing_of(
     wanted: AbstractSet[str], capabilities: frozenset[str] | None = None
 ) -> str:
-    """Return names of missing capabilities, joined by "and"; may be empty.
+    """Return the names of missing capabilities, joined by "and"; may be empty.
 
-    capabilities: ours by default
+    Args:
+        wanted: The required capabilities.
+        capabilities: The available capabilities; by default our effective ones.
     """
     if capabilities is None:
         capabilities = effective_capabilities()

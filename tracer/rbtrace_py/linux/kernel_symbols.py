@@ -1,4 +1,4 @@
-"""Names of the kernel's functions: of addresses, and where a thread sleeps."""
+"""Names of kernel functions by address, and the kernel stacks of sleeping threads."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from rbtrace_py.linux.procfs import read_file
 
 _PATH = "/proc/kallsyms"
 _MOST = 1 << 28
-"""Bytes of the file."""
+"""Maximum number of bytes read."""
 _CODE = b"tTwW"
 _LARGEST = 1 << 16
-"""Bytes of a module's function or a BPF program; what is beyond is another's."""
+"""Maximum size of a module's function or a BPF program in bytes."""
 _SLEEPS_IN = re.compile(rb"\[<\w+>\] ([^\s+]+)\+\S+(?: (\[[^\s\]]+\]))?")
 
 
 class KernelSymbols:
-    """Functions by address: ``/proc/kallsyms`` at the first call of ``name``.
+    """Kernel functions by address, from ``/proc/kallsyms``.
 
-    By then programs that are loaded after this is made have names, too. Raises
-    NotPermitted where the kernel hides the addresses.
+    The file is read at the first call of ``name``, so that BPF programs loaded after
+    this object was created have names too. Raises NotPermitted if the kernel hides the
+    addresses.
     """
 
     def __init__(self) -> None:
@@ -43,16 +44,16 @@ class KernelSymbols:
         return array("Q", (address for address, _ in rows)), [name for _, name in rows]
 
     def name(self, address: int) -> str | None:
-        """Return the function at an address, ``ext4_readdir [ext4]`` of a module.
+        """Return the function at an address, such as ``ext4_readdir [ext4]``.
 
-        None if there is none: what is there is data, or came later.
+        None if the address is data, or if its code was loaded later.
         """
         addresses, names = self._table
         at = bisect_right(addresses, address) - 1
         if at < 0:
             return None
         start = addresses[at]
-        # Of several names for one place the kernel itself takes the first, too.
+        # The kernel, too, uses the first of several names for one address.
         name = names[bisect_right(addresses, start - 1)]
         if name.endswith(b"]") and address - start >= _LARGEST:
             return None
@@ -69,7 +70,7 @@ def _hidden(why: str) -> NotPermitted:
 
 
 def _rows(text: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield each address with its function's name, empty of what is no code."""
+    """Yield each address with its function's name, or b"" if it is not code."""
     for line in text.splitlines():
         address, _, rest = line.partition(b" ")
         is_code = rest[:1] in _CODE
@@ -77,10 +78,10 @@ def _rows(text: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def sleeping_stack(process: Process, tid: int) -> list[str]:
-    """Return the functions in which a thread sleeps, the newest first.
+    """Return the functions in which a thread sleeps, newest first.
 
-    Without those of the scheduler, which the kernel does not tell. Empty where the
-    thread has ended or runs, or we may not know (CAP_SYS_ADMIN).
+    The kernel omits the scheduler's functions. The list is empty if the thread has
+    ended or is on CPU, or if we lack CAP_SYS_ADMIN.
     """
     try:
         text = process.read(f"task/{tid}/stack")

@@ -12,7 +12,7 @@ _original: tuple[int, int] | None = None
 
 
 def raise_limit() -> bool:
-    """Remove the limit; False if that cannot help. It takes CAP_SYS_RESOURCE."""
+    """Remove the limit; return False if there is none, or without CAP_SYS_RESOURCE."""
     global _original
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit[0] == resource.RLIM_INFINITY:
@@ -26,9 +26,9 @@ def raise_limit() -> bool:
 
 
 def restore_limit() -> None:
-    """Undo ``raise_limit``, before a program starts that would inherit the limit.
+    """Undo ``raise_limit``, so that a program started next does not inherit it.
 
-    It can be raised again afterwards.
+    The limit can be raised again afterwards.
     """
     if _original is not None:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, _original)

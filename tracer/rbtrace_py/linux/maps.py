@@ -12,16 +12,16 @@ from rbtrace_py.linux.text import safe_text
 DELETED = " (deleted)"
 
 _LIMIT = 1 << 26
-"""Bytes of maps read at most: vm.max_map_count's default gives about 8 MB."""
+"""Maximum bytes of maps: the default vm.max_map_count gives about 8 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One line: addresses and the file offset in bytes; ``path`` as it stands.
+    """One line of maps; addresses and the file offset are in bytes.
 
-    ``path`` keeps the kernel's ``\\012`` for a newline and its `` (deleted)``;
-    ``raw_path`` undoes both for opening, but a file may really be called so.
-    ``device`` is a ``dev_t``, as ``os.stat`` gives.
+    ``path`` keeps the kernel's ``\\012`` for a newline and its `` (deleted)``.
+    ``raw_path`` undoes both for opening, although a file name may really contain them.
+    ``device`` is a ``dev_t`` as in ``os.stat``.
     """
 
     start: int
@@ -46,7 +46,7 @@ class Mapping:
 
     @property
     def is_file(self) -> bool:
-        """Is a file mapped? Files have an inode; anonymous shared memory too."""
+        """True if a file is mapped. Anonymous shared memory has an inode too."""
         return self.inode != 0
 
     @property
@@ -55,13 +55,13 @@ class Mapping:
 
     @property
     def raw_path(self) -> bytes:
-        """The path to try to open."""
+        """The path with which opening may succeed."""
         path = self.path.removesuffix(DELETED.encode())
         return path.replace(b"\\012", b"\n")
 
     @property
     def shown_path(self) -> str:
-        """The path, safe to show."""
+        """The path, safe to print."""
         return safe_text(self.path)
 
     def address_of(self, offset: int) -> int | None:
@@ -72,7 +72,7 @@ class Mapping:
 
 
 def parse_line(line: bytes) -> Mapping | None:
-    """Parse one line without its newline; None if it is no such line."""
+    """Parse one line without its newline; return None if it is malformed."""
     fields = line.split(None, 5)
     if len(fields) < 5:
         return None
@@ -93,7 +93,7 @@ def parse_line(line: bytes) -> Mapping | None:
 
 
 def parse(data: bytes) -> Iterator[Mapping]:
-    """Parse all of a maps file, passing over lines that make no sense."""
+    """Parse a maps file, skipping malformed lines."""
     for line in data.split(b"\n"):
         mapping = parse_line(line)
         if mapping is not None:
@@ -108,8 +108,8 @@ def mappings(process: Process) -> list[Mapping]:
 def executable_signature(process: Process) -> int:
     """Return a number that changes when executable files are mapped or unmapped.
 
-    Much cheaper than parsing: it hashes the lines of executable mappings with
-    an inode. Raises as ``Process.read`` does.
+    It hashes the lines of executable mappings with an inode, which is much cheaper than
+    parsing. Raises as ``Process.read`` does.
     """
     lines = process.read("maps", _LIMIT).split(b"\n")
     return hash(tuple(line for line in lines if _may_be_executable_file(line)))

@@ -1,6 +1,6 @@
-"""Memory of a target, through a narrow protocol.
+"""Memory of a target, behind a minimal protocol.
 
-A walker that knows only ``Memory`` works on a process and on a core file.
+Code that uses only ``Memory`` works on a process and on a core file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rbtrace_py.linux.permission import explain_denied
 from rbtrace_py.linux.process import Process, gone
 
 LARGEST_READ = 1 << 26
-"""Bytes of one read or gather at most: a size that is beyond it is a lie."""
+"""Maximum bytes of one read or gather; a larger size is corrupt data."""
 
 _MOST_RANGES = 1024
 """IOV_MAX of Linux (include/uapi/linux/uio.h)."""
@@ -30,12 +30,12 @@ _MOST_RANGES = 1024
 _MOST_PLANS = 1 << 10
 
 _ONE_RANGE = struct.Struct("=4Q")
-"""Two ``struct iovec`` {address, size}: where to, and where from."""
+"""Two ``struct iovec`` {address, size}: the local and the remote one."""
 _VECTOR_SIZE = 16
 
 
 class Memory(Protocol):
-    """Bytes by address. Raises UnreadableMemory where there are none."""
+    """Bytes by address. Raises UnreadableMemory for an unmapped address."""
 
     def read(self, address: int, size: int) -> bytes:
         """Return exactly ``size`` bytes."""
@@ -44,14 +44,14 @@ class Memory(Protocol):
     def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of each (address, size), with one system call.
 
-        They are read in that order, so that a range named twice tells whether it
-        changed meanwhile.
+        The ranges are read in order. Name a range twice to detect whether it changed
+        meanwhile.
         """
         ...
 
 
 class _Plan:
-    """One system call, ready to be made: its vectors, and how to cut what it gives."""
+    """A prepared system call: its vectors, and how to split the result."""
 
     __slots__ = ("cut", "local", "local_at", "ranges", "remote", "remote_at", "total")
 
@@ -76,9 +76,10 @@ def _impossible() -> UnreadableMemory:
 def gathered(
     memory: Memory, ranges: Sequence[tuple[int, int]]
 ) -> Iterator[bytes | None]:
-    """Yield the bytes of each (address, size), None where they cannot be read.
+    """Yield the bytes of each (address, size), or None for unreadable memory.
 
-    Any number of small ranges, many at once. Raises NoSuchTarget and NotPermitted.
+    This reads any number of small ranges, many per system call. Raises NoSuchTarget and
+    NotPermitted.
     """
     for start in range(0, len(ranges), _MOST_RANGES):
         some = tuple(ranges[start : start + _MOST_RANGES])
@@ -121,7 +122,7 @@ class ProcessMemory:
     def read(self, address: int, size: int) -> bytes:
         """Return exactly ``size`` bytes at ``address``."""
         self._check(size)
-        # A list of many threads, or a name, takes many small reads, each of them once.
+        # Thread lists and names take many small reads that are never repeated.
         vectors, at = self._vectors, self._vectors_at
         try:
             _ONE_RANGE.pack_into(vectors, 0, self._buffer_at, size, address, size)
@@ -134,9 +135,9 @@ class ProcessMemory:
         return ctypes.string_at(self._buffer_at, size)
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of each (address, size); at most 1024 of them.
+        """Return the bytes of each (address, size), at most 1024 of them.
 
-        It is fastest where it is given the same list again.
+        Passing the same list again is fastest.
         """
         plan = self._plans.get(id(ranges))
         if plan is None or plan.ranges != ranges:

@@ -1,4 +1,4 @@
-"""Memory of a process through ``/proc/PID/mem``: the way that can write."""
+"""Memory of a process through ``/proc/PID/mem``, which allows writing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process, gone
 
 _ENDING = 0.05
-"""Seconds in which one whose memory is gone will have ended."""
+"""Seconds within which a process without memory has ended."""
 
 
 class MemoryFile(Closing):
-    """Read and write while it runs. What is written goes through the protection of
-    pages: check first that they are writable.
+    """Memory of a running process, readable and writable.
 
-    Opening it asks what attaching asks: raises NotPermitted, NoSuchTarget. The program
-    that it was opened for is meant, also after an exec: then nothing can be read.
+    Writes ignore page protection: check first that the pages are writable. Opening
+    needs the permission to attach. The file belongs to the program at the time of
+    opening; after an exec, reads fail.
+
+    Raises:
+        NotPermitted: The kernel denied permission.
+        NoSuchTarget: The process has ended.
     """
 
     def __init__(self, process: Process) -> None:
@@ -25,7 +29,7 @@ class MemoryFile(Closing):
         self._fd = process.open("mem", os.O_RDWR)
 
     def read(self, address: int, size: int) -> bytes:
-        """Return exactly ``size`` bytes; raises UnreadableMemory, NoSuchTarget."""
+        """Return exactly ``size`` bytes; raises UnreadableMemory or NoSuchTarget."""
         try:
             data = os.pread(self._fd, size, address)
         except (OSError, OverflowError):
@@ -35,7 +39,7 @@ class MemoryFile(Closing):
         return data
 
     def write(self, address: int, data: bytes) -> None:
-        """Write all of it; raises UnreadableMemory, NoSuchTarget."""
+        """Write all of ``data``; raises UnreadableMemory or NoSuchTarget."""
         try:
             count = os.pwrite(self._fd, data, address)
         except (OSError, OverflowError):
@@ -44,14 +48,14 @@ class MemoryFile(Closing):
             raise self._error("write", address, len(data))
 
     def _error(self, doing: str, address: int, size: int) -> Exception:
-        # The memory of a killed process goes first.
+        # A killed process loses its memory before it has ended.
         if self._process.wait(_ENDING):
             return gone(self._process.pid)
         place = f"{size} bytes at {address:#x}"
         return UnreadableMemory(f"process {self._process.pid}: cannot {doing} {place}")
 
     def close(self) -> None:
-        """Close it; may be called twice."""
+        """Close the file. Closing twice does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,4 +1,4 @@
-"""Paths of a process, resolved in its root and never out of it."""
+"""Resolution of a process's paths that never leaves its root directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_directory_in_root(root: int, path: str) -> int:
 
 
 def open_in_root(root: int, path: str | bytes, kind: int = 0) -> int:
-    """Open ``path`` by name only (O_PATH), which neither waits nor acts.
+    """Open ``path`` with O_PATH, which neither blocks nor has side effects.
 
     Args:
         root: Descriptor of the directory in which ``path`` and all its links are
@@ -39,17 +39,17 @@ def open_in_root(root: int, path: str | bytes, kind: int = 0) -> int:
         try:
             return _openat2(root, path, os.O_PATH | kind | os.O_CLOEXEC)
         except OSError as error:
-            # EPERM is what an old filter of system calls says of a new one.
+            # An old seccomp filter answers EPERM to a new system call.
             if error.errno in (errno.ENOSYS, errno.EPERM):
                 return _walk(root, path, kind)
-            # Somebody renames directories meanwhile.
+            # A directory was renamed during the resolution.
             if error.errno != errno.EAGAIN:
                 raise
     raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def _openat2(root: int, path: str | bytes, flags: int) -> int:
-    """``struct open_how``: flags, mode, resolve."""
+    """Call openat2 with a ``struct open_how``: flags, mode, resolve."""
     how = struct.pack("=QQQ", flags, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
     name = os.fsencode(path)
     fd = _libc.syscall(_OPENAT2, root, name, how, ctypes.c_size_t(len(how)))
@@ -60,7 +60,7 @@ def _openat2(root: int, path: str | bytes, flags: int) -> int:
 
 
 def _walk(root: int, path: str | bytes, kind: int) -> int:
-    """Open one name after the other, none of which may be a link or ``..``."""
+    """Open one path component after the other; links and ``..`` are errors."""
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     found = os.open(".", flags | os.O_DIRECTORY, dir_fd=root)
     *directories, last = os.fsdecode(path).strip("/").split("/")

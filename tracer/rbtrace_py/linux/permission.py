@@ -1,9 +1,9 @@
-"""The setting that keeps us from looking into a process.
+"""Explanations why the kernel denies access to a process.
 
-The kernel says only "no". It asks, in this order (``__ptrace_may_access``,
-kernel/ptrace.c): are all its user and group ids ours, or have we CAP_SYS_PTRACE in its
-user namespace; is it dumpable; do we have all its capabilities; do the security modules
-(Yama among them) agree. The same is asked here of what ``/proc`` shows.
+The kernel returns only EPERM. ``__ptrace_may_access`` (kernel/ptrace.c) checks in this
+order: are all user and group IDs of the process ours, or do we have CAP_SYS_PTRACE in
+its user namespace; is it dumpable; do we have all its capabilities; do the security
+modules, such as Yama, agree. This module repeats the checks with data from ``/proc``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from rbtrace_py.linux.procfs import read_int, read_text
 
 _AS_ROOT = "Run as root, or with CAP_SYS_PTRACE"
 _FIRST_USER_NAMESPACE = 0xEFFFFFFD
-"""Its inode: PROC_USER_INIT_INO (include/linux/proc_ns.h)."""
+"""Inode of the initial user namespace: PROC_USER_INIT_INO (include/linux/proc_ns.h)."""
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _NOBODY = 3
-"""Yama's scope in which nobody may look into another process, root included."""
+"""The Yama scope that denies everyone, including root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The facts the check needs about a process; None and empty where they are hidden.
+    """Credentials of a process; None and empty if they are hidden.
 
-    ids: real, effective and saved user ids, then those of its groups
+    Attributes:
+        ids: Real, effective, and saved user IDs, then the same group IDs.
+        capabilities: Permitted capabilities as a bit mask.
     """
 
     ids: tuple[int, ...]
@@ -40,9 +42,9 @@ class Credentials:
 
 
 def explain_denied(pid: int, what: str = "the memory") -> NotPermitted:
-    """The error for ``what`` of a process that we may not read, with the reason.
+    """Return the error for ``what`` of a process that we may not read, with the reason.
 
-    Nothing raises if it has ended.
+    If the process has ended, the reason may be wrong, but nothing is raised.
     """
     scope = read_int(_YAMA) or 0
     reason, hint = _why(pid, scope, is_file=what != "the memory")
@@ -55,7 +57,7 @@ def explain_denied(pid: int, what: str = "the memory") -> NotPermitted:
 
 
 def _why(pid: int, scope: int, is_file: bool) -> tuple[str, str]:
-    """Reason and advice; is_file: a file of ``/proc``, which has an owner besides."""
+    """Return the reason and a hint. A ``/proc`` file (``is_file``) has an owner too."""
     own, its = credentials(os.getpid()), credentials(pid)
     if scope >= _NOBODY:
         return (
@@ -80,7 +82,7 @@ def _why(pid: int, scope: int, is_file: bool) -> tuple[str, str]:
 
 
 def _why_with_capability(own: Credentials) -> tuple[str, str]:
-    """The capability counts in our user namespace, and in those made in it."""
+    """Explain a denial despite CAP_SYS_PTRACE, which covers our user namespace."""
     if own.user_namespace != _FIRST_USER_NAMESPACE:
         return (
             "it may be outside this user namespace, where CAP_SYS_PTRACE has no effect",
@@ -120,7 +122,7 @@ def _why_without(own: Credentials, its: Credentials, scope: int) -> tuple[str, s
 
 
 def credentials(pid: int) -> Credentials:
-    """Read them; of a process that is gone, or hidden, nothing is known."""
+    """Read a process's credentials; they are empty if it has ended or is hidden."""
     status = read_text(f"/proc/{pid}/status") or ""
     return Credentials(
         ids=_ids(status, "Uid") + _ids(status, "Gid"),
@@ -147,7 +149,7 @@ def _user_namespace(pid: int) -> int | None:
 
 
 def _is_dumpable(pid: int, uids: tuple[int, ...]) -> bool:
-    """The kernel gives the files of one that is not to root (task_dump_owner)."""
+    """Return whether it is dumpable. If not, root owns its files (task_dump_owner)."""
     with suppress(OSError):
         return not uids or os.stat(f"/proc/{pid}/environ").st_uid == uids[1]
     return True

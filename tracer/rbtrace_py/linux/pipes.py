@@ -1,4 +1,4 @@
-"""Which processes have the ends of pipes open, as far as we may look into them."""
+"""Processes that have the ends of pipes open, as far as we may inspect them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from rbtrace_py.linux.processes import all_pids
 from rbtrace_py.linux.procfs import read_file
 
 MOST_DESCRIPTORS = 1 << 16
-"""Of one process."""
+"""Maximum number per process."""
 
 
 class Pipes:
     """The pipes of all processes, read once, at the first query."""
 
     def users(self, pipe: str, mode: int) -> list[int]:
-        """Return the pids of those that have ``pipe`` open in another mode, ascending.
+        """Return the pids that have ``pipe`` open in another mode, ascending.
 
-        pipe: ``pipe:[123]``, as its descriptors are linked to
-        mode: O_RDONLY, O_WRONLY or O_RDWR
+        Args:
+            pipe: ``pipe:[123]``, the target of the descriptor's link.
+            mode: O_RDONLY, O_WRONLY, or O_RDWR.
         """
         ends = self._ends.get(pipe, [])
         found = {pid for pid, number in ends if _mode(pid, number) not in (mode, -1)}
@@ -37,7 +38,7 @@ class Pipes:
 
 
 def access_mode(fdinfo: bytes) -> int:
-    """Return O_RDONLY, O_WRONLY or O_RDWR, by a file of ``fdinfo``; -1: not known."""
+    """Return O_RDONLY, O_WRONLY, or O_RDWR from a file of ``fdinfo``; -1: unknown."""
     lines = fdinfo.split(b"\n")
     flags = [line.split()[1] for line in lines if line.startswith(b"flags:")]
     return int(flags[0], 8) & os.O_ACCMODE if flags else -1

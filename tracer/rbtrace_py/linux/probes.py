@@ -1,4 +1,4 @@
-"""The USDT probes of a process, and whether they are being traced."""
+"""The USDT probes of a process, and whether they are traced."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ __all__ = [
 ]
 
 _MAX_PROBES = 200_000
-"""Probes of one process, over all its files."""
+"""Maximum number of probes per process."""
 _LOADED_HOOK = re.compile(r".*/\.rbtrace-[0-9a-f]{16}/agent_hook\.so \(deleted\)")
-"""The agent's hook, which `attach` deletes once it is loaded (agent/keeper.py)."""
+"""The agent's hook, which `attach` deletes after loading it (agent/keeper.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The reason why some or all of a file's probes were not found."""
+    """The reason why probes of a file were not found."""
 
     path: str
     text: str
@@ -63,7 +63,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The probes of one process, and what could not be looked at."""
+    """The probes of one process, and the files that could not be read."""
 
     probes: list[Probe]
     problems: list[Problem]
@@ -71,11 +71,11 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
-    """Is a probe traced (None: not known), and what its semaphore says.
+    """The state of a probe: whether it is traced (None: unknown), and its semaphore.
 
-    ``traced`` is by the instructions in memory, whoever put them there.
-    ``semaphore`` is the highest count among its sites' semaphores; None where
-    it has none or memory is not readable.
+    ``traced`` depends on the instructions in memory; any tracer may have changed them.
+    ``semaphore`` is the maximum of its sites' semaphores, or None if there is none or
+    memory cannot be read.
     """
 
     traced: bool | None
@@ -84,10 +84,10 @@ class ProbeState:
 
 @dataclass(slots=True)
 class ProbeCache:
-    """Probes by file, so that a second look reads only what is new.
+    """Probes by file, so that a second scan reads only new files.
 
-    A file counts as unchanged while its size, its time of modification and the
-    size of its note sections are.
+    A file counts as unchanged if its size, its modification time, and the sizes of its
+    note sections are unchanged.
     """
 
     _files: dict[tuple[int, int], tuple[object, list[Probe], list[Problem]]] = field(
@@ -97,7 +97,7 @@ class ProbeCache:
     def probes_of(
         self, opened: OpenBinary, budget: Budget
     ) -> tuple[list[Probe], list[Problem]]:
-        """Probes and problems of an open file; raises BadElf."""
+        """Return the probes and problems of an open file; raises BadElf."""
         elf = ElfFile(opened.fd, budget)
         status = os.fstat(opened.fd)
         stamp = (status.st_size, status.st_mtime_ns, elf_notes.signature_of(elf))
@@ -112,15 +112,17 @@ class ProbeCache:
 def find_probes(process: Process, cache: ProbeCache | None = None) -> list[Probe]:
     """Return the probes of all files that ``process`` executes code from.
 
-    Sorted by provider and name; a probe that two files have is there twice.
-    Raises NotPermitted or NoSuchTarget if its maps cannot be read; files that
-    cannot be read are passed over (``scan_probes`` tells of them).
+    They are sorted by provider and name. A probe in two files is listed twice. Files
+    that cannot be read are skipped; ``scan_probes`` reports them.
+
+    Raises:
+        NotPermitted, NoSuchTarget: The process's maps cannot be read.
     """
     return scan_probes(process, cache).probes
 
 
 def scan_probes(process: Process, cache: ProbeCache | None = None) -> Scan:
-    """``find_probes``, with what could not be looked at and why."""
+    """Return the probes of a process, and the files that could not be read."""
     cache = cache if cache is not None else ProbeCache()
     scan = Scan([], [])
     budget = Budget()
@@ -151,7 +153,7 @@ def _scan_file(
 
 
 def probes_of_file(elf: ElfFile, binary: Binary) -> tuple[list[Probe], list[Problem]]:
-    """Return the probes of one file and what is wrong with it; raises BadElf."""
+    """Return the probes of one file and its problems; raises BadElf."""
     found = elf_notes.read_notes(elf)
     binary = replace(binary, is_image=found.is_image)
     groups: dict[tuple[str, str], list[StapsdtNote]] = {}
@@ -188,7 +190,7 @@ def _probe(
 
 
 def _sites(machine: int, group: list[StapsdtNote]) -> Iterator[Site]:
-    """The sites in the file's order, one for each place."""
+    """Yield the sites in file order, one per offset."""
     seen: set[int] = set()
     for note in group:
         if note.offset not in seen:
@@ -202,7 +204,7 @@ def _sites(machine: int, group: list[StapsdtNote]) -> Iterator[Site]:
 
 
 def _same_length(sites: list[Site]) -> tuple[Site, ...]:
-    """Fill up with None the sites that have fewer operands than others."""
+    """Pad sites that have fewer operands than others with None."""
     longest = max(len(site.locations) for site in sites)
     if all(len(site.locations) == longest for site in sites):
         return tuple(sites)
@@ -217,7 +219,7 @@ def _same_length(sites: list[Site]) -> tuple[Site, ...]:
 def _operands(
     note: StapsdtNote, binary: Binary, sites: tuple[Site, ...], image: ImageNote | None
 ) -> tuple[Operand, ...]:
-    """Return an operand for each location of the sites, with what is known of it."""
+    """Return an operand per location, with the type and name if known."""
     known: tuple[Operand, ...] = ()
     if image is not None:
         known = image.operands
@@ -241,10 +243,10 @@ def _ruby_operands(name: str, binary: Binary, count: int) -> tuple[Operand, ...]
 def _sized(
     known: Operand | None, place: int, column: tuple[Location | None, ...]
 ) -> Operand:
-    """The operand with the size and sign that its locations have.
+    """Return the operand with the size and sign of its locations.
 
-    Sites may differ (a constant is often shorter): the widest counts, and it is
-    signed if it is at any of them.
+    Sites may differ: a constant is often shorter. The widest size is used, and the
+    operand is signed if any location is.
     """
     read = [location for location in column if location is not None]
     size = max((location.size for location in read), default=8)
@@ -264,10 +266,10 @@ def _float_type(read: list[Location]) -> OperandType:
 
 
 class StateReader(Closing):
-    """Tells of the probes of one process whether they are being traced.
+    """Reads whether the probes of one process are traced.
 
-    Reads its memory and compares sites with the file. Keeps descriptors until closed.
-    The state of a probe that it cannot open or read is unknown.
+    It compares the sites in memory with the file. It keeps descriptors open until it is
+    closed. The state of a probe that it cannot read is unknown.
     """
 
     def __init__(self, process: Process) -> None:
@@ -281,7 +283,7 @@ class StateReader(Closing):
             }
 
     def can_read(self) -> bool:
-        """Can the process's memory be read?"""
+        """Return whether the process's memory can be read."""
         starts = (
             mapping.start
             for file in self._files.values()
@@ -291,7 +293,7 @@ class StateReader(Closing):
         return self._read(next(starts, None), 1) is not None
 
     def state(self, probe: Probe) -> ProbeState:
-        """The state of a probe now (mappings are those of when this was made)."""
+        """Return a probe's current state. Mappings are read only at construction."""
         opened = self._open(probe.binary)
         if opened is None:
             return ProbeState(None, None)
@@ -311,7 +313,7 @@ class StateReader(Closing):
         return self._opened[binary.key]
 
     def _is_patched(self, opened: OpenBinary, site: Site) -> bool | None:
-        """Do the instructions at a site differ from the file's in any mapping?"""
+        """Return whether a site's code differs from the file's in any mapping."""
         try:
             original = self._original(opened, site)
         except BadElf:
@@ -324,14 +326,14 @@ class StateReader(Closing):
         return _any(data != original for data in found if data is not None)
 
     def _original(self, opened: OpenBinary, site: Site) -> bytes:
-        """The file's bytes that a tracer may have changed; raises BadElf."""
+        """Return the file's bytes that a tracer may change; raises BadElf."""
         data = pread(opened.fd, 10, site.offset)
         if opened.binary.is_image:
             return data[:_IMAGE_SITE_SIZE]
         return _first_instruction(data)
 
     def _semaphore(self, opened: OpenBinary, probe: Probe) -> int | None:
-        """The highest of the 16-bit counters, in the mappings the kernel raises."""
+        """Return the maximum of the 16-bit counters, in the writable mappings."""
         counts = [
             self._read(mapping.address_of(site.semaphore_offset), 2)
             for site in probe.sites
@@ -354,7 +356,7 @@ class StateReader(Closing):
             return None
 
     def close(self) -> None:
-        """Give back all descriptors; may be called twice."""
+        """Close all descriptors. Closing twice does nothing."""
         for opened in self._opened.values():
             if opened is not None:
                 opened.close()
@@ -362,13 +364,13 @@ class StateReader(Closing):
 
 
 def _any(values: Iterable[bool | None]) -> bool | None:
-    """True if any is, else None if none is known, else False."""
+    """Return True if any value is, else None if all are unknown, else False."""
     known = [value for value in values if value is not None]
     return any(known) if known else None
 
 
 _IMAGE_SITE_SIZE = 8
-"""Bytes of a site in the gem's images: nothing else stands in them."""
+"""Bytes of a site in the gem's images, which contain only sites."""
 
 _NOPS = (
     (b"\x66\x2e\x0f\x1f\x84\x00\x00\x00\x00\x00", 10),
@@ -376,14 +378,14 @@ _NOPS = (
     (b"\x0f\x1f\x44\x00\x00", 5),
     (b"\x1f\x20\x03\xd5", 4),
 )
-"""Instructions that the kernel may patch whole: x86-64's long nops, aarch64's nop."""
+"""Instructions that the kernel may patch: x86-64's long nops, aarch64's nop."""
 
 
 def _first_instruction(data: bytes) -> bytes:
     """Return the bytes of a site that a tracer may have changed.
 
-    Newer kernels put a jump or a call over a long nop, not all of it at once;
-    elsewhere a breakpoint is one byte, and what follows may be another site.
+    Newer kernels replace a long nop with a jump or a call, in several steps. Elsewhere
+    a breakpoint is one byte, and the next bytes may be another site.
     """
     for nop, size in _NOPS:
         if data.startswith(nop):

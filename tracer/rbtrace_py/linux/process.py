@@ -1,4 +1,4 @@
-"""One process, held so that it cannot be taken for another with its pid."""
+"""A process, held so that another process with its pid cannot be mistaken for it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rbtrace_py.linux.text import safe_text
 NAMESPACES = ("mnt", "pid", "user")
 
 _PF_KTHREAD = 0x00200000
-"""``task_struct.flags``: a thread of the kernel (include/linux/sched.h)."""
+"""``task_struct.flags``: a kernel thread (include/linux/sched.h)."""
 
 _PF_EXITING = 4
-"""``task_struct.flags``: runs no more code; its memory goes before it has ended."""
+"""``task_struct.flags``: exiting; the memory is freed before the process has ended."""
 
 _PID_NAMESPACE_ROOT = 0xEFFFFFFC
-"""Inode of the first pid namespace: PROC_PID_INIT_INO (include/linux/proc_ns.h)."""
+"""Inode of the initial pid namespace: PROC_PID_INIT_INO (include/linux/proc_ns.h)."""
 
 CMDLINE_LIMIT = 32768
 _AUXV_LIMIT = 4096
@@ -44,13 +44,15 @@ class Stat:
 
 
 class Process(Closing):
-    """A user-space process, by its pid and start time.
+    """A user-space process, identified by its pid and start time.
 
-    Holds a descriptor of ``/proc/PID``, through which all reads go: they fail
-    once the process is gone, even if its pid was given to another. Raises
-    NoSuchTarget if there is no such process, or it is a thread, a zombie or
-    the kernel's own; NotPermitted if it is another user's and its maps may not be
-    read.
+    All reads use a descriptor of ``/proc/PID``. They fail once the process is gone,
+    even if another process gets its pid.
+
+    Raises:
+        NoSuchTarget: There is no such process, or it is a thread, a zombie, or a kernel
+            thread.
+        NotPermitted: It belongs to another user, and its maps may not be read.
     """
 
     def __init__(self, pid: int) -> None:
@@ -96,7 +98,7 @@ class Process(Closing):
         try:
             os.close(self.open("maps"))
         except NotPermitted:
-            # The agent in a process of our own user may let us in all the same.
+            # The agent in a process of our own user may still let us in.
             if self.uid != os.geteuid():
                 raise
 
@@ -105,7 +107,7 @@ class Process(Closing):
             raise gone(self.pid)
 
     def _has_other_threads(self) -> bool:
-        """Does a process whose main thread ended live on in its other threads?"""
+        """Return whether threads survive in a process whose main thread has ended."""
         tasks = self.threads()
         return any(self._task_state(tid) not in "ZX" for tid in tasks)
 
@@ -118,8 +120,9 @@ class Process(Closing):
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Open ``/proc/PID/name``; the caller closes the descriptor.
 
-        Raises NoSuchTarget if the process is gone, NotPermitted if the kernel
-        refuses, NoSuchTarget too if a process has no such file (any more).
+        Raises:
+            NoSuchTarget: The process is gone or does not have this file.
+            NotPermitted: The kernel denied permission.
         """
         try:
             return os.open(name, flags | os.O_CLOEXEC, dir_fd=self._directory)
@@ -127,23 +130,23 @@ class Process(Closing):
             raise self.error(error, name) from error
 
     def read(self, name: str, limit: int = 1 << 24) -> bytes:
-        """Return the contents of ``/proc/PID/name``; raises as open does."""
+        """Return the contents of ``/proc/PID/name``; raises as ``open`` does."""
         try:
             return read_file(name, limit, self._directory)
         except OSError as error:
             raise self.error(error, name) from error
 
     def readlink(self, name: str) -> str | None:
-        """Return where the link ``/proc/PID/name`` points, or None."""
+        """Return the target of the link ``/proc/PID/name``, or None."""
         try:
             return os.readlink(name, dir_fd=self._directory)
         except OSError:
             return None
 
     def error(self, error: OSError, doing: str) -> RbtraceError:
-        """Say as one of ours what went wrong with ``/proc/PID/doing``."""
+        """Return our error for a failed access to ``/proc/PID/doing``."""
         if self._directory < 0:
-            # Closed: who let go of it saw that it had ended, or is done with it.
+            # It is closed: its owner saw that it had ended, or no longer needs it.
             return gone(self.pid)
         if error.errno in (errno.EACCES, errno.EPERM):
             return explain_denied(self.pid, doing)
@@ -154,7 +157,7 @@ class Process(Closing):
         return RbtraceError(f"process {self.pid}, {doing}: {error.strerror}")
 
     def alive(self) -> bool:
-        """Is it still running? A zombie is not."""
+        """Return whether the process is still running. A zombie is not."""
         if self._pidfd is not None:
             poll = select.poll()
             poll.register(self._pidfd, select.POLLIN)
@@ -181,7 +184,7 @@ class Process(Closing):
         return self.alive()
 
     def is_ending(self) -> bool:
-        """Does it run no more code? Its memory and its files go before it has ended."""
+        """Return whether it is exiting, when its memory and files may be freed."""
         try:
             stat = parse_stat(read_file("stat", dir_fd=self._directory))
         except (OSError, RbtraceError):
@@ -189,7 +192,7 @@ class Process(Closing):
         return bool(stat.flags & _PF_EXITING) or not self.alive()
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds for its end; return whether it ended."""
+        """Wait up to ``timeout`` seconds for its end; return whether it has ended."""
         if self._pidfd is None:
             select.select([], [], [], timeout)
             return not self.alive()
@@ -199,15 +202,15 @@ class Process(Closing):
 
     @property
     def identity(self) -> tuple[int, int]:
-        """The pid and the start time: never the same for two processes."""
+        """Pid and start time, which together are unique."""
         return (self.pid, self.start_time)
 
     @property
     def program(self) -> bytes:
-        """The identity of the running program, which an exec changes; b"" if not known.
+        """Identity of the running program, which each exec changes; b"" if unknown.
 
-        The kernel gives a program its auxiliary vector, with a place of random
-        bytes, anew at each exec.
+        It is the auxiliary vector, which contains the address of random bytes that the
+        kernel chooses at each exec.
         """
         try:
             return self.read("auxv", _AUXV_LIMIT)
@@ -216,7 +219,7 @@ class Process(Closing):
 
     @property
     def cpu_ns(self) -> int | None:
-        """CPU time of its threads in ns, with those that ended; None: it has ended."""
+        """CPU time in ns, including that of ended threads; None if it has ended."""
         try:
             # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of linux/posix-timers_types.h
             return time.clock_gettime_ns(~self.pid << 3 | 2)
@@ -225,12 +228,12 @@ class Process(Closing):
 
     @property
     def age(self) -> float:
-        """Seconds since it was started, or seen to run another program.
+        """Seconds since the process started, or since an exec was noticed.
 
-        Of an exec before this was made nothing tells.
+        An exec before this object was created goes unnoticed.
         """
         self._notice_exec()
-        # The clock that its start time is told in.
+        # The clock of its start time.
         since_start = time.clock_gettime(time.CLOCK_BOOTTIME) - (
             self.start_time / os.sysconf("SC_CLK_TCK")
         )
@@ -238,7 +241,7 @@ class Process(Closing):
 
     @property
     def seen(self) -> float:
-        """Seconds since this was made, or it was seen to run another program."""
+        """Seconds since this object was created, or since an exec was noticed."""
         self._notice_exec()
         return time.monotonic() - self._seen_at
 
@@ -251,7 +254,7 @@ class Process(Closing):
 
     @property
     def cmdline(self) -> list[str]:
-        """The words it was started with, safe to show; empty if not known."""
+        """The program's command line, safe to print; empty if unknown."""
         try:
             return split_cmdline(self.read("cmdline", CMDLINE_LIMIT))
         except RbtraceError:
@@ -259,9 +262,9 @@ class Process(Closing):
 
     @property
     def cwd(self) -> str | None:
-        """Path of the working directory in the process's own root, as it is.
+        """Raw path of the working directory in the process's own root.
 
-        None if it is unknown or outside of the root.
+        None if it is unknown or outside the root.
         """
         found, root = self.readlink("cwd"), self.readlink("root")
         if found is None or root is None:
@@ -273,22 +276,22 @@ class Process(Closing):
 
     @property
     def folder(self) -> str:
-        """The working directory as the process itself sees it, safe to show.
+        """Working directory as the process sees it, safe to print.
 
-        Empty where it is not known, and for ``/``, below which all files are.
+        Empty if it is unknown or ``/``, which contains all files anyway.
         """
         found = self.cwd or "/"
         return "" if found == "/" else safe_text(os.fsencode(found))
 
     @property
     def exe(self) -> str | None:
-        """Path of its program in its own root, with `` (deleted)`` if it is so."""
+        """Path of its program in its own root; ends with `` (deleted)`` if deleted."""
         link = self.readlink("exe")
         return None if link is None else safe_text(os.fsencode(link))
 
     @property
     def uids(self) -> tuple[int, int, int, int]:
-        """Real, effective, saved and file system user id (``status``, Uid)."""
+        """Real, effective, saved, and file system user ID (``status``, Uid)."""
         words = parse_status(self.read("status")).get("Uid", "").split()
         numbers = [int(word) for word in words if word.isdigit()]
         if len(numbers) != 4:
@@ -297,11 +300,11 @@ class Process(Closing):
 
     @property
     def uid(self) -> int:
-        """The effective user id."""
+        """The effective user ID."""
         return self.uids[1]
 
     def threads(self) -> list[int]:
-        """The kernel's thread ids, ascending."""
+        """Return the kernel's thread IDs, ascending."""
         try:
             fd = os.open("task", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
         except OSError as error:
@@ -314,14 +317,14 @@ class Process(Closing):
             os.close(fd)
 
     def namespace(self, kind: str) -> int | None:
-        """Inode of its namespace ``mnt``, ``pid`` or ``user``, None if hidden."""
+        """Return the inode of its ``mnt``, ``pid``, or ``user`` namespace, or None."""
         try:
             return os.stat(f"ns/{kind}", dir_fd=self._directory).st_ino
         except OSError:
             return None
 
     def foreign_namespaces(self) -> list[str]:
-        """Return those NAMESPACES that are known to differ from ours."""
+        """Return the NAMESPACES that are known to differ from ours."""
         pairs = {
             kind: (_own_namespace(kind), self.namespace(kind)) for kind in NAMESPACES
         }
@@ -332,7 +335,7 @@ class Process(Closing):
         ]
 
     def close(self) -> None:
-        """Give back the descriptors; may be called twice."""
+        """Close the descriptors. Closing twice does nothing."""
         fds = (self._pidfd, self._directory)
         self._pidfd, self._directory = None, -1
         for fd in fds:
@@ -344,7 +347,7 @@ class Process(Closing):
 
 
 def gone(pid: int) -> NoSuchTarget:
-    """The error for a process that was there and is not any more."""
+    """Return the error for a process that has ended."""
     return NoSuchTarget(f"process {pid} has ended")
 
 
@@ -372,9 +375,10 @@ def _open_pidfd(pid: int) -> int | None:
 
 
 def parse_stat(data: bytes) -> Stat:
-    """Parse ``/proc/PID/stat``; a comm may hold spaces and parentheses.
+    """Parse ``/proc/PID/stat``; a comm may contain spaces and parentheses.
 
-    Raises NoSuchTarget on what is no such line: the process went meanwhile.
+    Raises:
+        NoSuchTarget: The line is malformed, because the process has ended.
     """
     opening, closing = data.find(b"("), data.rfind(b")")
     fields = data[closing + 1 :].split()
@@ -392,24 +396,24 @@ def parse_stat(data: bytes) -> Stat:
 
 
 def parse_status(data: bytes) -> dict[str, str]:
-    """Parse ``/proc/PID/status`` into its lines' names and values."""
+    """Parse ``/proc/PID/status`` into a dict of names and values."""
     pairs = (line.split(":", 1) for line in data.decode("utf-8", "replace").split("\n"))
     return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
 
 
 def inner_id(status: Mapping[str, str], ours: int) -> int:
-    """Return the id of a process or thread in its own pid namespace.
+    """Return the ID of a process or thread in its own pid namespace.
 
     Args:
-        status: of ``parse_status``
-        ours: what a kernel without NSpid (before 4.1) leaves
+        status: The result of ``parse_status``.
+        ours: The ID in our namespace, used if the kernel has no NSpid (before 4.1).
     """
     words = status.get("NSpid", "").split()
     return int(words[-1]) if words and words[-1].isdigit() else ours
 
 
 def split_cmdline(data: bytes) -> list[str]:
-    """Split the NUL-ended words of ``/proc/PID/cmdline`` into safe texts."""
+    """Split the NUL-terminated words of ``/proc/PID/cmdline``; make them printable."""
     return [safe_text(word) for word in data.rstrip(b"\0").split(b"\0")] if data else []
 
 
@@ -433,9 +437,9 @@ USE_HOST_PIDS = (
     "Run on the host, or in a container with the host's pids (--pid=host,"
     " hostPID: true)"
 )
-"""Advice where ``host_pid_namespace`` is false."""
+"""Hint used if ``host_pid_namespace`` is false."""
 
 
 def host_pid_namespace() -> bool:
-    """Are our pids those that BPF programs see (the first pid namespace's)?"""
+    """Return whether we are in the initial pid namespace, whose pids BPF reports."""
     return _own_namespace("pid") == _PID_NAMESPACE_ROOT

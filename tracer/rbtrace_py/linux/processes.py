@@ -1,4 +1,4 @@
-"""The processes of this machine: whose children they are, and which match a regex."""
+"""The processes of this machine: by parent, and by command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rbtrace_py.linux.procfs import read_file
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A process found by its command line; texts are safe to show."""
+    """A process found by its command line; its strings are safe to print."""
 
     pid: int
     comm: str
@@ -23,15 +23,15 @@ class Candidate:
 
 
 def all_pids() -> list[int]:
-    """The pids of all processes that ``/proc`` shows, ascending."""
+    """Return the pids of all processes in ``/proc``, ascending."""
     return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def children(pid: int) -> list[int]:
-    """Return the pids of the living or unreaped children of ``pid``, ascending.
+    """Return the pids of the live or unreaped children of ``pid``, ascending.
 
-    From ``/proc/PID/task/*/children``; where the kernel has no such file
-    (CONFIG_PROC_CHILDREN) from every process's ``stat``. Empty if it is gone.
+    They are read from ``/proc/PID/task/*/children``, or from each process's ``stat`` if
+    the kernel lacks that file (CONFIG_PROC_CHILDREN). Empty if the process is gone.
     """
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
@@ -86,8 +86,11 @@ def _stat_of(pid: int) -> Stat | None:
 def find_by_cmdline(regex: str) -> list[Candidate]:
     """Return the processes whose command line matches ``regex``, by pid.
 
-    Neither we nor what started us (``sudo rbtrace-py --ps …``) is among them.
-    Raises UsageError if the regex does not compile.
+    This process and the programs that started it (``sudo rbtrace-py --ps …``) are
+    omitted.
+
+    Raises:
+        UsageError: The regex is invalid.
     """
     try:
         pattern = re.compile(regex)
@@ -112,7 +115,7 @@ def _candidates() -> Iterator[Candidate]:
 
 
 def _ourselves() -> set[int]:
-    """Our pid, and those of ancestors whose command line holds our arguments."""
+    """Return our pid and the ancestors whose command line contains our arguments."""
     pid = os.getpid()
     ours = {pid}
     arguments = " ".join(sys.argv[1:])

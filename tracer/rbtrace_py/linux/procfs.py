@@ -17,7 +17,7 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> byt
 
 
 def read_all(fd: int, limit: int) -> bytes:
-    """Read from where ``fd`` stands to its end, at most ``limit`` bytes."""
+    """Read from the current position of ``fd``, at most ``limit`` bytes."""
     chunks: list[bytes] = []
     left = limit
     while left > 0:
@@ -38,7 +38,7 @@ def read_text(path: str, limit: int = 1 << 16) -> str | None:
 
 
 def read_int(path: str) -> int | None:
-    """Return the whole number a small file holds, or None."""
+    """Return the integer in a small file, or None."""
     text = read_text(path, 64)
     try:
         return int(text) if text is not None else None

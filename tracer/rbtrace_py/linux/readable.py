@@ -1,4 +1,4 @@
-"""Waiting until there is something to read."""
+"""Waiting for readable descriptors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 
 class HasDescriptor(Protocol):
-    """An object with a descriptor that can be waited for."""
+    """An object with a descriptor that can be polled."""
 
     def fileno(self) -> int: ...
 
@@ -18,16 +18,15 @@ _Source = TypeVar("_Source", bound=HasDescriptor | int)
 
 
 def readable(sources: Iterable[_Source], seconds: float) -> list[_Source]:
-    """Those with something to read, or whose other end is gone; none: none in time.
+    """Return the sources that are readable or at their end; empty after ``seconds``.
 
-    As select(2), which takes no descriptor from 1024 on: of many processes we hold
-    more.
+    Unlike select(2), this supports descriptors above 1023, which many processes need.
     """
     found = {_descriptor(source): source for source in sources}
     poll = select.poll()
     for descriptor in found:
         poll.register(descriptor, select.POLLIN)
-    # Rounded up, so that who waits for what is left does not spin.
+    # Round up, so that a caller waiting for the remaining time does not spin.
     ready = poll.poll(math.ceil(max(seconds, 0.0) * 1000))
     return [found[descriptor] for descriptor, _ in ready]
 

@@ -1,7 +1,7 @@
-"""Pages of a process that were ever written: the ones worth searching.
+"""Pages of a process that were written at least once, which are worth searching.
 
-Reading a page that was never touched makes the kernel map one, of zeroes, into the
-target. That is slow and leaves traces; stacks of threads are mostly such pages.
+Reading an untouched page makes the kernel map a zero page into the target. This is slow
+and changes the target. Thread stacks consist mostly of such pages.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _MOST_PAGES = 1 << 26
 def resident(
     process: Process, regions: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """The parts of ``regions``, (address, size), that are in memory or swapped out.
+    """Return the parts of ``regions`` that are in memory or swapped out.
 
-    Where the kernel does not tell, all of them.
+    Both are (address, size). If the kernel hides this, all regions are returned.
     """
     regions = list(regions)
     try:
@@ -41,7 +41,7 @@ def resident(
 
 
 def _parts(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
-    """Runs of pages that are there; raises OSError."""
+    """Yield runs of existing pages; raises OSError."""
     begin: int | None = None
     first, last = (
         start // _PAGE,

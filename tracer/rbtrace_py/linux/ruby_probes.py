@@ -1,8 +1,8 @@
-"""Arguments of the probes Ruby itself has, from CRuby's ``probes.d``.
+"""Arguments of Ruby's own probes, from CRuby's ``probes.d``.
 
-A class's or method's name, a path and a message are C strings; a line is an
-int; a length is a long, but sites that pass a constant pass it as an int.
-Sizes, counts, addresses, and flags are integers, too.
+Names of classes and methods, paths, and messages are C strings. A line is an int. A
+length is a long, except at sites that pass a constant as an int. Sizes, counts,
+addresses, and flags are integers, too.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ _TABLE = {
 }
 
 RUBY_PROBES = {name: _operands(words) for name, words in _TABLE.items()}
-"""Operands by probe name; a probe that is not here has none that are known."""
+"""Operands by probe name. The operands of other probes are unknown."""
 
 
 def is_ruby_binary(path: str) -> bool:
-    """Could the file at ``path`` be an interpreter or its library?"""
+    """Return whether ``path`` may be a Ruby interpreter or its library."""
     return path.rpartition("/")[2].startswith(("ruby", "libruby"))

@@ -1,7 +1,7 @@
 """The system call that a thread is in, by ``/proc/PID/task/TID/syscall``.
 
-A thread that runs has none. One that was interrupted in a sleep, by a signal or a
-debugger, shows ``restart_syscall``: what it waits for is not known then.
+A thread on a CPU has none. After a signal or a debugger interrupted its sleep, it shows
+``restart_syscall``, and the purpose of its wait is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CALL_NAMES = {
     426: "io_uring_enter", 435: "clone3", 437: "openat2", 441: "epoll_pwait2",
     449: "futex_waitv",
 }  # fmt: skip
-"""Those of x86-64 that may wait (arch/x86/entry/syscalls/syscall_64.tbl)."""
+"""Blocking system calls of x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)."""
 
 ON_DESCRIPTOR = {
     "read": "read", "pread64": "read", "readv": "read", "preadv": "read",
@@ -46,25 +46,25 @@ ON_DESCRIPTOR = {
     "ioctl": "ioctl", "io_uring_enter": "io_uring", "ftruncate": "truncate",
     "getdents": "read", "getdents64": "read", "io_getevents": "io_getevents",
 }  # fmt: skip
-"""What each does with the descriptor that is its first argument."""
+"""Action on the descriptor that is the first argument, by system call."""
 
 _LOCKS = (7, 38)
-"""F_SETLKW and F_OFD_SETLKW of fcntl: they wait for a lock."""
+"""F_SETLKW and F_OFD_SETLKW of fcntl, which wait for a lock."""
 _POLLIN, _POLLOUT = 0x001, 0x004
 _POLL = struct.Struct("=ihh")
 _MOST_POLLED = 256
 _MOST_SELECTED = 1 << 14
 _FUTEX_WAIT, _FUTEX_COMMANDS = 0, 0x7F
 _CONTENDED = 2
-"""What glibc writes into a lock that somebody waits for (lowlevellock.h)."""
+"""The value of a glibc lock that has waiters (lowlevellock.h)."""
 _OWNER_AT = 8
-"""``pthread_mutex_t.__data.__owner``, a thread id, from the lock's word (glibc)."""
+"""Offset of ``pthread_mutex_t.__data.__owner``, a tid, from the lock's word (glibc)."""
 _LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class SystemCall:
-    """A call that a thread is in; ``name`` is empty where the number is not known."""
+    """A system call that a thread is in; ``name`` is empty if it is unknown."""
 
     number: int
     arguments: tuple[int, ...]
@@ -76,17 +76,15 @@ class SystemCall:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What a call waits for.
+    """The purpose of a wait in a system call.
 
-    action: ``read``, ``write``, ``poll``, ``lock`` …; the call's name where there is
-        no better word
-    descriptors: those it names, each with what is to be done with it
-    pid: of the child process (0: of any, below 0: of that group), None where it waits
-        for none
-    path: of the file that is to be opened, safe to show
-    lock: address of the native lock it waits for, 0: none
-    owner: who has that lock, by the id that the target's namespace gives it, 0: not
-        known
+    Attributes:
+        action: ``read``, ``write``, ``poll``, ``lock`` …, or the call's name.
+        descriptors: Descriptors in its arguments, each with an action.
+        pid: Pid of the child; 0: any child; negative: a process group; None: no child.
+        path: Path of the file being opened, safe to print.
+        lock: Address of the native lock, or 0.
+        owner: Owner of the lock, a tid in the target's namespace; 0: unknown.
     """
 
     action: str
@@ -98,7 +96,7 @@ class Awaited:
 
 
 def system_call(process: Process, tid: int) -> SystemCall | None:
-    """Return the call a thread is in; None if it runs, has ended or cannot be read."""
+    """Return a thread's system call; None if it runs, has ended, or is unreadable."""
     try:
         words = process.read(f"task/{tid}/syscall", 512).split()
     except RbtraceError:
@@ -113,7 +111,7 @@ def system_call(process: Process, tid: int) -> SystemCall | None:
 
 
 def awaited(call: SystemCall, memory: Memory) -> Awaited:
-    """Say what ``call`` waits for; its arguments are read in the target's memory."""
+    """Return the purpose of a wait. Arguments are read from the target's memory."""
     name, first = call.name, ctypes.c_int(call.arguments[0]).value
     second = call.arguments[1]
     if name in ON_DESCRIPTOR:
@@ -159,7 +157,7 @@ def _direction(is_read: bool, is_written: bool) -> str:
 def _selected(
     memory: Memory, arguments: tuple[int, ...]
 ) -> tuple[tuple[int, str], ...]:
-    """The sets of select(2): for reading, for writing, for what is exceptional."""
+    """Return the descriptors of select(2): its read, write, and exception sets."""
     count = min(arguments[0], _MOST_SELECTED)
     sets = [_bits(memory, address, count) for address in arguments[1:4]]
     fds = sorted(set().union(*sets))
@@ -179,7 +177,7 @@ def _bits(memory: Memory, address: int, count: int) -> set[int]:
 
 
 def _path(memory: Memory, address: int) -> str:
-    """The text at ``address``, up to its NUL, which may end what is mapped."""
+    """Read the path at ``address``; its NUL may be at the end of a mapping."""
     data = b""
     while b"\0" not in data and len(data) < _LONGEST_PATH:
         place = address + len(data)
@@ -191,7 +189,7 @@ def _path(memory: Memory, address: int) -> str:
 
 
 def _futex(memory: Memory, arguments: tuple[int, ...]) -> Awaited:
-    """A lock of glibc waits with a plain FUTEX_WAIT for a word of 2; others do not."""
+    """Read a futex. Only glibc locks wait for a word of 2 with a plain FUTEX_WAIT."""
     address, operation, expected = arguments[:3]
     is_lock = operation & _FUTEX_COMMANDS == _FUTEX_WAIT and (
         expected & 0xFFFFFFFF == _CONTENDED

@@ -1,11 +1,12 @@
 """Scheduler state of each thread of a process, cheaply enough for 1000 Hz.
 
-Which file to ask was measured (Linux 6.18, CPU of one pread of an open descriptor,
-by thread): ``schedstat`` 1.2 µs, ``syscall`` 1.3, ``wchan`` 1.2–2.9, ``stat`` 2.7,
+The files were compared on Linux 6.18 (CPU of one pread of an open descriptor, per
+thread): ``schedstat`` 1.2 µs, ``syscall`` 1.3, ``wchan`` 1.2–2.9, ``stat`` 2.7,
 ``status`` 5–6, ``stack`` 2–7. Only ``stat`` has the state of every thread. ``syscall``
-says ``running`` too, but the kernel may wait a whole tick for a thread that is about to
-sleep. ``schedstat`` has no state, but it changes whenever a thread gets a CPU: so that
-of a sleeper is read, and its ``stat`` only when that has changed.
+reports ``running`` too, but the kernel may wait a whole tick for a thread that is about
+to sleep. ``schedstat`` has no state, but it changes whenever a thread gets a CPU. The
+``stat`` of a sleeping thread is therefore read only after its ``schedstat`` has
+changed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.text import safe_text
 
 _SPARE_DESCRIPTORS = 128
-"""Left to the rest of us when descriptors are held for threads."""
+"""Descriptors reserved for other uses than threads."""
 
 _STAT_SIZE = 1024
 _SCHEDSTAT_SIZE = 96
@@ -31,12 +32,13 @@ _RUNNING = ord("R")
 
 
 class TaskState(NamedTuple):
-    """One thread as the kernel sees it.
+    """The kernel's view of a thread.
 
-    letter: R on a CPU or ready to be, S asleep, D asleep and deaf to signals, T
-        stopped, t stopped by a debugger, Z or X ended
-    comm: its name for the kernel, safe to show
-    cpu_ns: CPU time it has used, of a running one as of its last tick
+    Attributes:
+        letter: R on CPU or runnable, S asleep, D uninterruptible, T stopped, t stopped
+            by a debugger, Z or X ended.
+        comm: Its name in the kernel, safe to print.
+        cpu_ns: CPU time used; for a running thread, until its last tick.
     """
 
     letter: str
@@ -50,9 +52,10 @@ class TaskState(NamedTuple):
 
 @dataclass(slots=True)
 class _Task:
-    """Descriptors (None: not held), and what was read last.
+    """Descriptors (None: not open), and the last values read.
 
-    schedstat: its text just before the thread was seen asleep; empty: ask ``stat``
+    ``schedstat`` is the file's contents just before the thread was seen asleep. If it
+    is empty, ``stat`` must be read.
     """
 
     stat_fd: int | None
@@ -76,9 +79,9 @@ def is_stopped(process: Process, tid: int) -> bool:
 
 
 def ran_ns(process: Process, tid: int) -> int:
-    """Return how long a thread has had a CPU, as the scheduler counts it.
+    """Return the run time of a thread in ns, from the scheduler.
 
-    0 where it has ended, or the kernel does not say (CONFIG_SCHED_INFO).
+    0 if it has ended, or if the kernel does not record it (CONFIG_SCHED_INFO).
     """
     try:
         return int(process.read(f"task/{tid}/schedstat").split()[0])
@@ -87,7 +90,7 @@ def ran_ns(process: Process, tid: int) -> int:
 
 
 def run_time_of(pid: int, tid: int) -> int | None:
-    """Return the run time of a thread in ns; None: it has ended, or it is unknown."""
+    """Return the run time of a thread in ns; None if it has ended or is unknown."""
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
             ran, _, switches = map(int, file.read(_SCHEDSTAT_SIZE).split())
@@ -97,12 +100,11 @@ def run_time_of(pid: int, tid: int) -> int | None:
 
 
 class Tasks(Closing):
-    """Threads of ``process``, which stays the caller's.
+    """Threads of ``process``, which the caller closes.
 
-    Threads are taken in when they are asked about, and let go when they are gone.
-    Descriptors are held as long as there are enough left of RLIMIT_NOFILE for all
-    else that we do; the files of further threads are opened each time. Nothing raises
-    because a thread, or all, have ended.
+    A thread is opened at its first query and closed when it is gone. Descriptors stay
+    open while enough of RLIMIT_NOFILE remains for other uses; otherwise files are
+    opened for each read. An ended thread or process raises no error.
     """
 
     def __init__(self, process: Process) -> None:
@@ -112,7 +114,7 @@ class Tasks(Closing):
         self._highest = _highest_descriptor()
 
     def refresh(self) -> list[int]:
-        """Let go of threads that ended; the ids of all there are, ascending."""
+        """Close threads that have ended; return the IDs of all others, ascending."""
         try:
             tids = self._process.threads()
         except RbtraceError:
@@ -122,9 +124,9 @@ class Tasks(Closing):
         return tids
 
     def running(self, tids: Iterable[int]) -> set[int]:
-        """Return those that are on a CPU, or ready to be.
+        """Return the threads that are on a CPU or runnable.
 
-        Where ``schedstat`` is asked, one that was woken counts from when it gets a CPU.
+        With ``schedstat``, a woken thread counts only once it gets a CPU.
         """
         found = set()
         for tid in tids:
@@ -139,8 +141,8 @@ class Tasks(Closing):
     def sleep_token(self, tid: int) -> bytes:
         """Return a token for the sleep in which ``running`` saw a thread.
 
-        If the token is the same later, the thread had no CPU in between, and so wrote
-        nothing to its memory. Empty: it was not asleep, or this is unknown.
+        If the token is the same later, the thread had no CPU in between, so it did not
+        write to memory. It is empty if the thread was not asleep or this is unknown.
         """
         task = self._tasks.get(tid)
         return b"" if task is None or task.was_running else task.schedstat
@@ -148,7 +150,7 @@ class Tasks(Closing):
     def _is_running(self, task: _Task, tid: int) -> bool:
         fd, now = task.schedstat_fd, b""
         if fd is not None and not task.was_running:
-            # Before stat: if the thread runs in between, the next round sees that.
+            # Read before stat: if the thread runs in between, the next pass notices it.
             now = os.pread(fd, _SCHEDSTAT_SIZE, 0)
             if now == task.schedstat:
                 return False  # it has not been on a CPU since it was asleep
@@ -158,7 +160,7 @@ class Tasks(Closing):
         return task.was_running
 
     def state(self, tid: int) -> TaskState | None:
-        """State, name and CPU time of one thread; None if it has ended."""
+        """Return the state, name, and CPU time of a thread; None if it has ended."""
         task = self._tasks.get(tid) or self._take(tid)
         if task is None:
             return None
@@ -171,16 +173,16 @@ class Tasks(Closing):
             return None
 
     def cpu_ns(self, tid: int) -> int | None:
-        """CPU time the thread has used, None if it has ended.
+        """Return the CPU time of a thread in ns; None if it has ended.
 
         It excludes time in a run queue. The kernel updates the time of a running thread
-        at the scheduler's ticks only.
+        only at scheduler ticks.
         """
         times = self.times(tid)
         return None if times is None else times[0]
 
     def times(self, tid: int) -> tuple[int, int] | None:
-        """Return run time and run delay in ns; None: the thread has ended.
+        """Return the run time and run delay of a thread in ns; None if it has ended.
 
         The delay is complete once the thread gets a CPU, and 0 on a kernel without
         ``schedstat``.
@@ -197,7 +199,7 @@ class Tasks(Closing):
             return None
 
     def _schedstat(self, task: _Task, tid: int) -> tuple[int, int]:
-        """Run time and run delay in ns."""
+        """Return the run time and run delay in ns."""
         if task.schedstat_fd is not None:
             data = os.pread(task.schedstat_fd, _SCHEDSTAT_SIZE, 0)
         else:
@@ -206,7 +208,7 @@ class Tasks(Closing):
         return int(ran), int(delay)
 
     def _read_stat(self, task: _Task, tid: int) -> bytes:
-        """Raises OSError if the thread has ended."""
+        """Read a thread's ``stat``; raises OSError if the thread has ended."""
         if task.stat_fd is None:
             return self._read_once(tid, "stat", _STAT_SIZE)
         data = os.pread(task.stat_fd, _STAT_SIZE, 0)
@@ -224,12 +226,12 @@ class Tasks(Closing):
         return data
 
     def _take(self, tid: int) -> _Task | None:
-        """Begin to hold a thread; None if there is none of that id."""
+        """Open a thread's files; return None if it has ended."""
         stat_fd = self._open(tid, "stat")
         if stat_fd is None:
             return None
-        # The kernel gives the lowest number that is free: so it tells how many are
-        # in use, whoever opened them.
+        # The kernel uses the lowest free number, so this shows how many are in use by
+        # the whole process.
         if stat_fd > self._highest:
             os.close(stat_fd)
             return _Task(None, None)
@@ -249,13 +251,13 @@ class Tasks(Closing):
             task.close()
 
     def close(self) -> None:
-        """Give back all descriptors; may be called twice."""
+        """Close all descriptors. Closing twice does nothing."""
         for tid in list(self._tasks):
             self._drop(tid)
 
 
 def _parse(data: bytes, cpu_ns: int | None) -> TaskState:
-    """Raises IndexError or ValueError on what is no line of ``stat``."""
+    """Parse a line of ``stat``; raises IndexError or ValueError if malformed."""
     opening, closing = data.find(b"("), data.rfind(b")")
     fields = data[closing + 2 :].split(b" ", 14)
     if cpu_ns is None:
@@ -264,7 +266,7 @@ def _parse(data: bytes, cpu_ns: int | None) -> TaskState:
 
 
 def _has_schedstat() -> bool:
-    """Does this kernel count (CONFIG_SCHED_INFO)? Else all its numbers are 0."""
+    """Return whether this kernel fills ``schedstat`` (CONFIG_SCHED_INFO)."""
     try:
         with open("/proc/self/schedstat", "rb") as file:
             return file.read(_SCHEDSTAT_SIZE).split() != [b"0", b"0", b"0"]
@@ -273,7 +275,7 @@ def _has_schedstat() -> bool:
 
 
 def _highest_descriptor() -> int:
-    """The number up to which descriptors are held for threads."""
+    """Return the highest descriptor that may stay open for a thread."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         soft = 1 << 20

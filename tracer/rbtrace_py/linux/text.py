@@ -1,4 +1,4 @@
-"""Bytes that a target chose, made fit to be shown."""
+"""Safe printing of bytes that a target chose."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 def safe_text(data: bytes, limit: int = 4096) -> str:
     """Return printable text for ``data``, cut at ``limit`` bytes.
 
-    What is not printable UTF-8 becomes an escape (``\\x1b``, ``\\u202e``), and so
-    does the backslash, so that different bytes stay different texts.
+    Backslashes and anything other than printable UTF-8 become escapes (``\\x1b``,
+    ``\\u202e``), so that different bytes give different strings.
     """
     cut = data[:limit]
     if cut.isascii() and b"\\" not in cut:

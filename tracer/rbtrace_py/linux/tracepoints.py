@@ -1,6 +1,6 @@
-"""Tracepoints of the kernel, as tracefs describes them.
+"""Tracepoints of the kernel, as described by tracefs.
 
-The format of ``format`` is in the kernel's Documentation/trace/events.rst.
+Documentation/trace/events.rst of the kernel specifies the ``format`` files.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ class Tracepoint:
 
 
 def read_tracepoint(category: str, name: str) -> Tracepoint:
-    """Return what tracefs says of a tracepoint.
+    """Read the description of a tracepoint from tracefs.
 
-    Raises NoSuchProbe with the nearest names, NotPermitted, or BpfError where tracefs
-    is not mounted.
+    Raises:
+        NoSuchProbe: There is no such tracepoint; the hint lists similar names.
+        NotPermitted: We may not read tracefs.
+        BpfError: tracefs is not mounted.
     """
     folder = _events()
     _check(category, _names(folder), f"no tracepoint category {category}")
@@ -52,7 +54,7 @@ def read_tracepoint(category: str, name: str) -> Tracepoint:
 
 
 def read_system_call(name: str) -> Tracepoint:
-    """Return the tracepoint at the entry of a system call; raises the same."""
+    """Read the entry tracepoint of a system call; raises as ``read_tracepoint``."""
     folder = f"{_events()}/{_CALLS}"
     if not os.path.isdir(folder):
         raise BpfError(
@@ -106,7 +108,7 @@ def _read(folder: str) -> Tracepoint:
 
 
 def fields_of(text: str) -> dict[str, RecordField]:
-    """Return the integers that a ``format`` describes; arrays and pointers are none."""
+    """Return the integer fields in a ``format``, without arrays and pointers."""
     return {
         name: RecordField(int(offset), int(size), signed == "1")
         for kind, name, offset, size, signed in _FIELD.findall(text)

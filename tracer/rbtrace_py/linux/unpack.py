@@ -1,4 +1,4 @@
-"""A file that may be compressed, as one that can be read anywhere."""
+"""Decompression of a file for random access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import zlib
 from rbtrace_py.errors import BadElf, NotPermitted, RbtraceError
 
 LARGEST = 64 << 30
-"""Bytes that are unpacked at most."""
+"""Maximum number of decompressed bytes."""
 
 _GZIP = b"\x1f\x8b"
 _OTHERS = {
@@ -25,11 +25,20 @@ _CHUNK = 1 << 18
 
 
 def open_unpacked(path: str, limit: int = LARGEST) -> tuple[int, bool]:
-    """Open ``path``; a descriptor, and whether a packed file was cut short.
+    """Open ``path``, decompressing gzip into an unnamed sparse file in TMPDIR.
 
-    gzip is unpacked into a file without a name, in TMPDIR, in which zeroes take no
-    room. Raises BadElf (damaged, or more than ``limit``), NotPermitted, RbtraceError
-    (no such file, no room); the caller closes the descriptor.
+    Args:
+        path: Path of the file.
+        limit: Maximum decompressed size in bytes.
+
+    Returns:
+        A descriptor, which the caller closes, and whether compressed data was
+        truncated.
+
+    Raises:
+        BadElf: The data is damaged or exceeds ``limit``.
+        NotPermitted: We may not read the file.
+        RbtraceError: The file does not exist, or the disk is full.
     """
     fd = open_regular(path)
     try:
@@ -51,9 +60,9 @@ def open_unpacked(path: str, limit: int = LARGEST) -> tuple[int, bool]:
 
 
 def open_regular(path: str) -> int:
-    """Open a regular file only, as opening a FIFO would wait.
+    """Open a file, but only a regular one, because opening a FIFO would block.
 
-    Raises NotPermitted, RbtraceError; the caller closes the descriptor.
+    The caller closes the descriptor. Raises NotPermitted or RbtraceError.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -95,7 +104,7 @@ def _no_room(path: str, error: OSError) -> RbtraceError:
 
 
 def _copy(fd: int, target: int, path: str, limit: int) -> bool:
-    """Unpack all of it; was it cut short?"""
+    """Decompress the file; return whether it was truncated."""
     written = 0
     is_cut = False
     with open(fd, "rb", closefd=False) as packed, gzip.open(packed) as source:
@@ -115,7 +124,7 @@ def _copy(fd: int, target: int, path: str, limit: int) -> bool:
 
 
 def _write_sparse(fd: int, data: bytes, at: int) -> None:
-    """Write at ``at`` what is not zero; the file is made longer at the end."""
+    """Write nonzero data at ``at``; the caller extends the file at the end."""
     if not data.strip(b"\0"):
         return
     view = memoryview(data)

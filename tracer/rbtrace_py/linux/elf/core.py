@@ -1,8 +1,8 @@
 """An ELF core file as memory.
 
-A core has what a process wrote; what it only read (code, constants) is mostly left
-out, and is taken from the files that were mapped, if they are the very same: their
-build-id must be that in the core. A core may be cut short, or be made to deceive.
+A core contains the memory that the process wrote. Pages that it only read (code,
+constants) are usually missing. They are read from the mapped files, if the build-id of
+the file equals the one in the core. A core may be truncated or malicious.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rbtrace_py.linux.text import safe_text
 from rbtrace_py.linux.unpack import LARGEST, open_regular, open_unpacked
 
 _MAX_NOTES = 128 << 20
-"""Bytes of notes; a thread has about 4 kB."""
+"""Maximum bytes of notes; a thread has about 4 kB."""
 _MAX_READ = 64 << 20
 _MAX_FILES = 256
-"""Files that are opened to fill gaps."""
+"""Maximum number of files opened to fill gaps."""
 _PAGE = 4096
 _PT_NOTE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Memory that is somewhere in a file: ``fd`` at ``offset``."""
+    """Memory whose bytes are at ``offset`` of the file ``fd``."""
 
     start: int
     end: int
@@ -44,10 +44,14 @@ class _Piece:
 class CoreFile(Closing):
     """The core at ``path``, gzipped or not; a ``linux.memory.Memory``.
 
-    notes: threads, mapped files, the program
-    is_truncated: less is there than its headers say
-    filled: open files that fill gaps, by the path they were mapped as
-    Raises BadElf if it is none, RbtraceError or NotPermitted if it cannot be read.
+    Attributes:
+        notes: Threads, mapped files, and the program.
+        is_truncated: The file is shorter than its headers require.
+        filled: Descriptors of the files that fill gaps, by their mapped path.
+
+    Raises:
+        BadElf: The file is not a core file.
+        RbtraceError, NotPermitted: The file cannot be read.
     """
 
     def __init__(self, path: str, limit: int = LARGEST) -> None:
@@ -118,9 +122,9 @@ class CoreFile(Closing):
 
     @cached_property
     def mappings(self) -> Sequence[Mapping]:
-        """The mappings by address, as ``/proc/PID/maps`` would tell.
+        """The mappings by address, like ``/proc/PID/maps``.
 
-        Files are told apart by a number of ours for an inode.
+        A core has no inodes, so each file gets a unique number instead.
         """
         inodes: dict[bytes, int] = {}
         found = []
@@ -139,7 +143,7 @@ class CoreFile(Closing):
         return sorted(found, key=lambda mapping: mapping.start)
 
     def _perms(self, address: int) -> str:
-        """Code that gcore left out has no segment, and is not written to."""
+        """Return the permissions. Code that gcore omits has no segment."""
         place = bisect_right(self._load_starts, address) - 1
         if place >= 0:
             load = self.loads[place]
@@ -148,17 +152,17 @@ class CoreFile(Closing):
         return "r-xp"
 
     def paths(self) -> list[bytes]:
-        """Paths of the mapped files, each once, in the order of addresses."""
+        """Return the paths of the mapped files, without duplicates, by address."""
         return list(dict.fromkeys(file.path for file in self.notes.files))
 
     def build_id_of(self, path: bytes) -> bytes | None:
-        """The build-id that the mapped file has in the core's memory, or None."""
+        """Return the build-id of a mapped file, from the core's memory, or None."""
         file = self._beginnings.get(path)
         return None if file is None else self._build_id_at(file.start, file.end)
 
     @cached_property
     def _beginnings(self) -> dict[bytes, CoreMapping]:
-        """Return for each path the first mapping of the file's beginning."""
+        """The first mapping of each file's beginning, by path."""
         found: dict[bytes, CoreMapping] = {}
         for file in self.notes.files:
             if file.offset == 0:
@@ -166,7 +170,7 @@ class CoreFile(Closing):
         return found
 
     def _build_id_at(self, start: int, end: int) -> bytes | None:
-        """From the first page of a file, which the kernel puts into every core."""
+        """Read it from the file's first page, which the kernel puts into every core."""
         try:
             page = self.read(start, min(_PAGE, end - start))
         except UnreadableMemory:
@@ -186,10 +190,11 @@ class CoreFile(Closing):
         return None
 
     def fill_from(self, path: bytes, file: str | bytes) -> None:
-        """Take from ``file`` what the core lacks of the file mapped as ``path``.
+        """Fill the gaps in the mappings of ``path`` from ``file``.
 
-        Raises BadElf if it is another build, or no ELF file; RbtraceError or
-        NotPermitted if it cannot be read.
+        Raises:
+            BadElf: The file is another build, or not an ELF file.
+            RbtraceError, NotPermitted: The file cannot be read.
         """
         if path in self.filled:
             return
@@ -220,9 +225,9 @@ class CoreFile(Closing):
             )
 
     def _gaps(self, mapped: Sequence[CoreMapping], fd: int, size: int) -> list[_Piece]:
-        """Parts of ``mapped`` that the core has no bytes of, and the file has.
+        """Return the parts of ``mapped`` that only the file contains.
 
-        A writable part is not filled: what the file has there is older.
+        Writable parts are not filled, because the file's bytes are outdated there.
         """
         found = []
         for one in mapped:
@@ -246,13 +251,13 @@ class CoreFile(Closing):
         return [p for p in self._pieces[first:last] if p.end > start and p.start < end]
 
     def close(self) -> None:
-        """Close all files; may be called twice."""
+        """Close all files. Closing twice does nothing."""
         while self._files:
             os.close(self._files.pop())
 
 
 def _core_headers(fd: int, path: str) -> ElfFile:
-    """Headers of a core; BadElf with its path if it is none."""
+    """Read a core's headers; raises BadElf, with the path, if it is not a core."""
     try:
         elf = ElfFile(fd, is_core=True)
     except BadElf as error:
@@ -263,7 +268,7 @@ def _core_headers(fd: int, path: str) -> ElfFile:
 
 
 def _notes(elf: ElfFile, size: int) -> CoreNotes:
-    """Return the notes of a segment, or as much of it as is there."""
+    """Return the notes of a segment, as far as the file contains it."""
     for segment in elf.note_segments[:1]:
         there = max(0, min(segment.file_size, size - segment.offset, _MAX_NOTES))
         if there:
@@ -277,7 +282,7 @@ def _piece(fd: int, segment: Segment, size: int) -> _Piece:
 
 
 def _whole_pieces(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """Without the empty ones, those that wrap, and what overlaps an earlier one."""
+    """Drop pieces that are empty, wrap around, or overlap an earlier one."""
     found: list[_Piece] = []
     for piece in pieces:
         if piece.start >= piece.end or piece.end > 1 << 64:

@@ -1,8 +1,8 @@
 """Notes of an ELF core file: threads, files, the program.
 
-Structures of the kernel's ``elf_prstatus``, ``elf_prpsinfo`` and NT_FILE
-(include/linux/elfcore.h, fs/binfmt_elf.c), as x86-64 and aarch64 have them. gcore
-writes the same. A note that makes no sense is passed over and counted.
+The structures are the kernel's ``elf_prstatus``, ``elf_prpsinfo``, and NT_FILE
+(include/linux/elfcore.h, fs/binfmt_elf.c), as on x86-64 and aarch64. gcore writes the
+same. A malformed note is skipped and counted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WORDS = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class CoreThread:
-    """One thread: kernel id, the signal it got (0: none), registers by name."""
+    """A thread: kernel tid, its signal (0: none), and its registers by name."""
 
     tid: int
     signal: int
@@ -52,7 +52,7 @@ class CoreThread:
 
 @dataclass(frozen=True, slots=True)
 class CoreMapping:
-    """A file that was mapped: addresses and the offset in bytes, the path raw."""
+    """A mapped file: addresses and file offset in bytes, and the raw path."""
 
     start: int
     end: int
@@ -62,11 +62,13 @@ class CoreMapping:
 
 @dataclass(slots=True)
 class CoreNotes:
-    """All that is known; ``malformed`` counts notes that made no sense.
+    """The contents of the notes.
 
-    pid: of the process, None without NT_PRPSINFO
-    command: its arguments as ``ps`` shows them, cut at 80 bytes; safe to show
-    signal: what ended it, 0 for a core that was made of a living process
+    Attributes:
+        pid: Pid of the process, or None without NT_PRPSINFO.
+        command: Arguments as ``ps`` shows them, at most 80 bytes; safe to print.
+        signal: The signal that killed the process; 0 for the core of a live process.
+        malformed: Number of malformed notes.
     """
 
     threads: list[CoreThread] = field(default_factory=list)
@@ -83,7 +85,7 @@ class CoreNotes:
 
 
 def parse_core_notes(data: bytes, machine: int) -> CoreNotes:
-    """Read the notes of a core's PT_NOTE segment."""
+    """Parse the notes of a core's PT_NOTE segment."""
     notes = CoreNotes()
     for owner, kind, body in iterate_notes(data):
         if owner != b"CORE":
@@ -121,7 +123,7 @@ def _thread(body: bytes, machine: int) -> CoreThread:
 
 
 def _files(body: bytes) -> list[CoreMapping]:
-    """Count, page size, {start, end, offset in pages} …, then their paths."""
+    """Parse NT_FILE: count, page size, {start, end, offset in pages} …, then paths."""
     count, page = _FILE_HEAD.unpack_from(body, 0)
     if count > _MAX_FILES or not 0 < page <= 1 << 20:
         raise ValueError(f"{count} mappings of pages of {page} bytes")

@@ -1,7 +1,7 @@
-"""USDT probes as ELF notes tell of them: ``stapsdt``'s and the gem's own.
+"""USDT probes in ELF notes: ``stapsdt`` notes and the gem's own.
 
-The first is systemtap's (``sys/sdt.h``), the second is described in
-docs/probes.md. ElfNotes that make no sense are passed over and counted.
+The first kind is systemtap's (``sys/sdt.h``). docs/probes.md specifies the second.
+Malformed notes are skipped and counted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _IMAGE_HEAD = struct.Struct("<QHBB")
 
 @dataclass(frozen=True, slots=True)
 class StapsdtNote:
-    """One site: names safe to show, ``pc`` as the note has it, the rest adjusted.
+    """One probe site.
 
-    ``address`` is the virtual address in the file; ``offset`` and
+    The strings are safe to print. ``pc`` is the note's value; the other addresses are
+    adjusted for prelink. ``address`` is a virtual address in the file. ``offset`` and
     ``semaphore_offset`` are file offsets in bytes (semaphore 0: none).
     """
 
@@ -51,7 +52,7 @@ class StapsdtNote:
 
 @dataclass(frozen=True, slots=True)
 class ImageNote:
-    """The gem's note about the probe whose ``stapsdt`` note has this ``pc``."""
+    """The gem's note for the probe whose ``stapsdt`` note has this ``pc``."""
 
     pc: int
     role: ProbeRole
@@ -61,7 +62,7 @@ class ImageNote:
 
 @dataclass(slots=True)
 class ElfNotes:
-    """All notes of one file; ``images`` by pc, ``malformed`` how many were not."""
+    """All notes of one file; ``images`` by pc; ``malformed`` is a number of notes."""
 
     is_image: bool = False
     sites: list[StapsdtNote] = field(default_factory=list)
@@ -71,12 +72,13 @@ class ElfNotes:
 
 
 def read_notes(elf: ElfFile) -> ElfNotes:
-    """Read both kinds of notes; raises BadElf if a section of them lies.
+    """Read both kinds of notes, until the file's budget is used up (``truncated``).
 
-    Ends with ``truncated`` where the file's budget does.
+    The gem appends its own note before the ``stapsdt`` note. The ``stapsdt`` section is
+    therefore read first, so that each of its notes has a companion.
 
-    The gem appends its own note first, so the others' sections are read first:
-    then each ``stapsdt`` note that was seen has its companion.
+    Raises:
+        BadElf: A note section has invalid bounds.
     """
     notes = ElfNotes(is_image=bool(elf.named(IMAGE_SECTION)))
     shift = _Prelink(elf)
@@ -98,7 +100,7 @@ def image_signature(fd: int) -> tuple[int, int]:
 
 
 def signature_of(elf: ElfFile) -> tuple[int, int]:
-    """``image_signature`` of a file whose headers were just read."""
+    """Return the ``image_signature`` of a file whose headers were just read."""
     sizes = [
         sum(section.size for section in elf.named(name))
         for name in (STAPSDT_SECTION, IMAGE_SECTION)
@@ -123,18 +125,18 @@ def _all_notes(
 
 
 def _section_bytes(elf: ElfFile, section: Section, budget: int) -> tuple[bytes, bool]:
-    """The section as it is now, its header read again, and whether it is all."""
+    """Reread a section; return its bytes and whether they are complete."""
     current = elf.reread(section)
     data = elf.data(current, budget)
     return data, current.type == SHT_NOBITS or len(data) == current.size
 
 
 def iterate(data: bytes, notes: ElfNotes) -> Iterator[tuple[bytes, int, bytes]]:
-    """Yield owner, type and description of the notes in a section's bytes.
+    """Yield the owner, type, and description of each note in a section's bytes.
 
-    Names and descriptions are padded to 4 bytes (``Elf64_Nhdr``; GNU's tools and
-    systemtap's header do so whatever the section's alignment). Ends at the
-    first note that reaches beyond the section, which counts as malformed.
+    Names and descriptions are padded to 4 bytes (``Elf64_Nhdr``): GNU's tools and
+    systemtap's header ignore the section's alignment. A note that exceeds the section
+    counts as malformed and ends the iteration.
     """
     position, end = 0, len(data)
     while position + _NOTE.size <= end:
@@ -154,10 +156,10 @@ def _padded(size: int) -> int:
 
 
 class _Prelink:
-    """The distance that prelink moved the file since the note was written.
+    """The distance by which prelink moved the file after the note was written.
 
-    The note tells where ``.stapsdt.base`` was linked; prelink adjusts section
-    headers but not the notes.
+    The note contains the link address of ``.stapsdt.base``. prelink adjusts section
+    headers but not notes.
     """
 
     def __init__(self, elf: ElfFile) -> None:
@@ -204,10 +206,10 @@ def _are_names(strings: list[bytes]) -> bool:
 
 
 def _semaphore_offset(elf: ElfFile, address: int, semaphore: int) -> int | None:
-    """The semaphore's file offset, 0 if there is none, None if it is nowhere.
+    """Return the semaphore's file offset; 0: no semaphore, None: invalid address.
 
-    The kernel counts in the page of a writable private mapping of the file, so
-    a semaphore elsewhere could not be raised and the probe would stay silent.
+    The kernel increments it in a writable private mapping of the file. It could not
+    increment a semaphore elsewhere, and the probe would never fire.
     """
     if semaphore == 0:
         return 0
@@ -225,10 +227,13 @@ def _keep_image(body: bytes, notes: ElfNotes) -> None:
 
 
 def parse_image_note(body: bytes) -> ImageNote | None:
-    """Parse an ``rbtrace`` note's description, as docs/probes.md has it.
+    """Parse the description of an ``rbtrace`` note (docs/probes.md).
 
-    None for a version that is not known; raises BadElf if an entry reaches
-    beyond the note.
+    Returns:
+        The note, or None if its version is unknown.
+
+    Raises:
+        BadElf: An entry exceeds the note.
     """
     if len(body) < _IMAGE_HEAD.size:
         raise BadElf("an rbtrace note ends within its head")
@@ -241,7 +246,7 @@ def parse_image_note(body: bytes) -> ImageNote | None:
 
 @lru_cache(maxsize=1024)
 def _entries(data: bytes, count: int) -> tuple[tuple[Operand, ...], str | None]:
-    """The operands, and the method; many probes of a program have the same ones."""
+    """Parse the operands and the method name; many probes share them."""
     found: list[Operand] = []
     position = 0
     for place in range(count):
@@ -262,9 +267,9 @@ def _entry(data: bytes, position: int) -> bytes:
 
 
 def _method(data: bytes, position: int) -> str | None:
-    """The Ruby name, if the entry behind the operands is one.
+    """Return the Ruby method name, if the entry after the operands contains one.
 
-    What later versions append is none of ours, whatever it is.
+    Later versions may append other entries, which are ignored.
     """
     try:
         entry = _entry(data, position) if position < len(data) else b""

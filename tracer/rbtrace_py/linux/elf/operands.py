@@ -1,8 +1,8 @@
 """Operand locations of a probe site: the argument string of a ``stapsdt`` note.
 
-The string is what the compiler would have written in assembly, each operand
-after its size (``-4@%edi 8@8(%rsp)``). What cannot be read at run time from
-registers and memory alone is None: symbols, vector registers, segments.
+Each operand is written in assembler syntax after its size (``-4@%edi 8@8(%rsp)``). An
+operand that cannot be read from registers and memory alone is None: symbols, vector
+registers, segments.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ X86_64_REGISTERS = (
     *("rax", "rcx", "rdx", "rsi", "rdi", "orig_rax"),
     *("rip", "cs", "eflags", "rsp", "ss"),
 )
-"""Location.register on x86-64: ``struct pt_regs`` in order, 8 bytes each."""
+"""``Location.register`` on x86-64: ``struct pt_regs`` in order, 8 bytes each."""
 
 AARCH64_REGISTERS = (*(f"x{number}" for number in range(31)), "sp", "pc")
-"""Location.register on aarch64: ``struct user_pt_regs`` in order, 8 bytes each."""
+"""``Location.register`` on aarch64: ``struct user_pt_regs`` in order, 8 bytes each."""
 
 MAX_OPERANDS = 64
 
@@ -41,7 +41,7 @@ _TERM = re.compile(_NUMBER)
 
 
 def _x86_names() -> dict[str, int]:
-    """Every name of (the low part of) a general register, without its ``%``."""
+    """Map each name of a general register, or of its low part, without ``%``."""
     names = {name: index for index, name in enumerate(X86_64_REGISTERS)}
     for letter in "abcd":
         whole = names[f"r{letter}x"]
@@ -80,10 +80,11 @@ _ARM_ADDRESS = {
 
 @lru_cache(maxsize=8192)
 def parse_operands(text: str, machine: int) -> tuple[Location | None, ...]:
-    """Parse a note's argument string for the ELF ``machine``; never raises.
+    """Parse the argument string of a note for the ELF ``machine``; never raises.
 
-    One Location an operand, None for what cannot be read; at most
-    MAX_OPERANDS. A constant is brought into the range of its size and sign.
+    Returns:
+        At most MAX_OPERANDS locations, None for an operand that cannot be read. A
+        constant is truncated to its size and sign.
     """
     if not text.strip():
         return ()
@@ -92,7 +93,7 @@ def parse_operands(text: str, machine: int) -> tuple[Location | None, ...]:
 
 
 def parse_operand(text: str, machine: int) -> Location | None:
-    """Parse one operand with its size (``-4@%edi``), or return None."""
+    """Parse one operand with its size (``-4@%edi``); return None if invalid."""
     sized = _SIZED.fullmatch(text.strip())
     if sized is None:
         return None
@@ -106,7 +107,7 @@ def parse_operand(text: str, machine: int) -> Location | None:
 
 
 class _Shape:
-    """Size, sign and floatness, to which a place is added."""
+    """Size, sign, and type of an operand, from which its location is built."""
 
     def __init__(self, size: int, signed: bool, is_float: bool) -> None:
         self._size, self._signed, self._is_float = size, signed, is_float
@@ -146,7 +147,7 @@ class _Shape:
 
 
 def _in_range(value: int, size: int, signed: bool) -> int | None:
-    """The value as ``size`` bytes hold it; None if 64 bits do not."""
+    """Return the value truncated to ``size`` bytes; None if it exceeds 64 bits."""
     if not -(1 << 63) <= value < 1 << 64:
         return None
     low = value & ((1 << 8 * size) - 1)
@@ -154,7 +155,7 @@ def _in_range(value: int, size: int, signed: bool) -> int | None:
 
 
 def _number(text: str) -> int:
-    """A number as the assembler reads it: hexadecimal, octal or decimal."""
+    """Parse a number in assembler syntax: hexadecimal, octal, or decimal."""
     digits = text.lstrip("+-")
     if digits[:2].lower() == "0x":
         value = int(digits[:40], 16)

@@ -1,8 +1,8 @@
 """A bounded reader of 64-bit little-endian ELF files.
 
-The file is a target's and may lie about every count, offset and size, and may
-change while it is read: nothing is believed beyond the file's end or beyond a
-cap, and whatever does not add up raises BadElf.
+The file belongs to a target. Any count, offset, or size may be wrong, and the file may
+change while it is read. Reads are limited to the file's end and to fixed maximums, and
+inconsistent data raises BadElf.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHF_COMPRESSED = 0x800
 _MAX_SECTIONS = 100_000
 _MAX_SEGMENTS = 10_000
 _MAX_CORE_SEGMENTS = 200_000
-"""A core has one for each mapping; vm.max_map_count is 65,530 by default."""
+"""A core has one per mapping; vm.max_map_count is 65,530 by default."""
 _MAX_NAMES = 8 << 20
 _MAX_NAME = 256
 _PN_XNUM = 0xFFFF
@@ -41,7 +41,7 @@ _SEGMENT = struct.Struct("<IIQQQQQQ")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """``Elf64_Shdr``, as far as it is used; addresses and sizes in bytes."""
+    """The fields used of ``Elf64_Shdr``; addresses and sizes in bytes."""
 
     index: int
     name: bytes
@@ -67,9 +67,9 @@ class Segment:
 
 @dataclass(slots=True)
 class Budget:
-    """The bytes that may still be read of a process's ELF files in one scan.
+    """Remaining limits for reading a process's ELF files in one scan.
 
-    ``bytes`` are those of notes and of sections' names.
+    ``bytes`` limits notes and section names.
     """
 
     headers: int = 500_000
@@ -78,13 +78,19 @@ class Budget:
 
 
 class ElfFile:
-    """Headers of the ELF file open as ``fd``, which stays the caller's.
+    """Headers of the ELF file open as ``fd``; the caller closes it.
 
-    ``segments`` are the PT_LOADs that have bytes in the file, ``loads`` all of them,
-    both by address; ``note_segments`` the PT_NOTEs. Raises BadElf if it is none, is
-    not ELF64 little-endian, or lies, or if its headers are more than ``budget`` has
-    left. Of a core (``is_core``) the sections are left alone: they say nothing, and
-    stand where a truncated one has been cut.
+    The sections of a core are not read: they contain nothing of use, and a truncated
+    core lacks them.
+
+    Attributes:
+        segments: PT_LOAD segments with bytes in the file, by address.
+        loads: All PT_LOAD segments, by address.
+        note_segments: PT_NOTE segments.
+
+    Raises:
+        BadElf: The file is not ELF64 little-endian, is inconsistent, or has more
+            headers than ``budget`` allows.
     """
 
     def __init__(
@@ -116,7 +122,7 @@ class ElfFile:
 
     @property
     def size(self) -> int:
-        """The file's size now, in bytes."""
+        """The current size of the file in bytes."""
         return os.fstat(self._fd).st_size
 
     def _header(self) -> tuple[int, ...]:
@@ -132,7 +138,7 @@ class ElfFile:
         return _HEADER.unpack(data)
 
     def _first_section(self, offset: int) -> tuple[int, ...] | None:
-        """Section 0, which holds the counts that do not fit into the header."""
+        """Read section 0, which holds the counts that do not fit into the header."""
         if offset == 0:
             return None
         if offset + _SECTION.size > self.size:
@@ -142,7 +148,7 @@ class ElfFile:
     def _read_segments(
         self, table: _Table, count: int, most: int
     ) -> list[tuple[int, Segment]]:
-        """All headers in the file's order, with their types."""
+        """Return all program headers with their types, in file order."""
         data = self._read_table(table, count, most)
         return [
             (kind, Segment(flags, offset, address, size, memory))
@@ -184,7 +190,7 @@ class ElfFile:
         return self.read(table.offset, count * table.expected)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return exactly ``size`` bytes at the file's ``offset``, else BadElf."""
+        """Return exactly ``size`` bytes at ``offset`` of the file; raises BadElf."""
         if offset + size > self.size:
             raise BadElf(f"{size} bytes at {offset:#x} reach beyond the file's end")
         data = pread(self._fd, size, offset)
@@ -193,17 +199,17 @@ class ElfFile:
         return data
 
     def named(self, name: bytes) -> list[Section]:
-        """Return the sections called ``name``, in the file's order."""
+        """Return the sections with this name, in file order."""
         return [section for section in self.sections if section.name == name]
 
     def reread(self, section: Section) -> Section:
-        """Return ``section`` as its header stands in the file now."""
+        """Return ``section`` as the file's header describes it now."""
         offset = self._section_table.offset + section.index * _SECTION.size
         row = _SECTION.unpack(self.read(offset, _SECTION.size))
         return _section(section.index, section.name, row)
 
     def data(self, section: Section, limit: int) -> bytes:
-        """Return the section's bytes, cut at ``limit``; raises BadElf."""
+        """Return at most ``limit`` bytes of the section; raises BadElf."""
         if section.type == SHT_NOBITS:
             return b""
         if section.flags & SHF_COMPRESSED:
@@ -215,9 +221,9 @@ class ElfFile:
     def file_offset(self, address: int, flags: int) -> int | None:
         """Return the file offset of a virtual address, or None.
 
-        It must be in the file's part of a PT_LOAD segment with all of
-        ``flags``, and within the file. Of segments that overlap, as no linker
-        makes them, the last that begins before it counts.
+        The address must be within the file and in the file's part of a PT_LOAD segment
+        with all of ``flags``. Linkers never make overlapping segments; if a file has
+        them, the last one that begins at or before the address is used.
         """
         place = bisect_right(self._starts, address) - 1
         if place < 0:
@@ -232,7 +238,7 @@ class ElfFile:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The place of a table of headers, and how long its entries are and must be."""
+    """Offset of a header table, and its actual and expected entry size."""
 
     kind: str
     offset: int
@@ -246,13 +252,13 @@ def _section(index: int, name: bytes, row: tuple[int, ...]) -> Section:
 
 
 def _by_address(headers: list[tuple[int, Segment]], kind: int) -> list[Segment]:
-    """Those of one type, by address, as the file should have them but need not."""
+    """Return the headers of one type, sorted, because files may violate the order."""
     found = [one for its, one in headers if its == kind]
     return sorted(found, key=lambda segment: segment.address)
 
 
 def name_at(names: bytes, offset: int) -> bytes:
-    """Return the NUL-ended string at ``offset``, cut at 256 bytes; b"" beyond."""
+    """Return the NUL-terminated string at ``offset``, cut at 256 bytes, or b""."""
     if offset >= len(names):
         return b""
     end = names.find(b"\0", offset, offset + _MAX_NAME)
@@ -260,7 +266,7 @@ def name_at(names: bytes, offset: int) -> bytes:
 
 
 def pread(fd: int, size: int, offset: int) -> bytes:
-    """Return the ``size`` bytes at ``offset``, fewer at the end; BadElf on error."""
+    """Return ``size`` bytes at ``offset``, fewer at the end; raises BadElf."""
     chunks: list[bytes] = []
     while size > 0:
         try:

@@ -1,7 +1,7 @@
-"""Symbols, identity and addresses of an ELF file.
+"""Symbols, build-id, and load address of an ELF file.
 
-Of files that are a target's: tables are read within bounds, and names are looked for
-in the raw bytes, so that a table of 10,000 symbols costs what its two reads cost.
+The files are a target's, so reads are bounded. Names are searched in the raw bytes:
+looking up one of 10,000 symbols costs little more than reading the table.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SHT_DYNSYM = 11
 STT_FUNC = 2
 STT_TLS = 6
 STT_GNU_IFUNC = 10
-"""At the symbol's address is what chooses the function."""
+"""A symbol whose code selects the function at load time."""
 NT_GNU_BUILD_ID = 3
 
 _MAX_TABLE = 32 << 20
 """Bytes of one table or its names; a Ruby with debug symbols has about 2 MB."""
 _MAX_CANDIDATES = 16
-"""Places of a name, and symbols of a place, that are looked at."""
+"""Maximum occurrences of a name, and symbols per name offset, that are checked."""
 _MAX_BUILD_ID = 64
 _MAX_NOTES = 1 << 16
 _PAGE = 4096
@@ -46,17 +46,17 @@ class Symbol(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DebugLink:
-    """File name of the debug file, and the CRC-32 of its contents."""
+    """Name of the debug file and the CRC-32 of its contents."""
 
     name: bytes
     crc: int
 
 
 class SymbolTable:
-    """Symbols of ``.symtab`` and ``.dynsym`` by name, read when first asked for.
+    """Symbols of ``.symtab`` and ``.dynsym`` by name, read at the first lookup.
 
-    The file stays the caller's and must stay open meanwhile. ``find`` raises BadElf
-    where a table lies.
+    The caller owns the file and must keep it open. Lookups raise BadElf if a table is
+    inconsistent.
     """
 
     def __init__(self, elf: ElfFile) -> None:
@@ -65,13 +65,14 @@ class SymbolTable:
 
     @classmethod
     def open(cls, fd: int) -> SymbolTable:
-        """Read the symbols of the file open as ``fd``; raises BadElf."""
+        """Create a table for the file open as ``fd``; raises BadElf."""
         return cls(ElfFile(fd))
 
     def find(self, name: str) -> Symbol | None:
-        """A symbol defined in the file, not a thread-local one; None if there is none.
+        """Return the symbol of this name that the file defines, or None.
 
-        ``.dynsym`` comes first, and a global symbol takes precedence over a local one.
+        ``.dynsym`` takes precedence over ``.symtab``, and a global symbol over a local
+        one. Thread-local symbols are ignored.
         """
         for table in self._tables_for(name):
             found = table.find(name)
@@ -80,9 +81,9 @@ class SymbolTable:
         return None
 
     def find_all(self, name: str) -> list[tuple[Symbol, int]]:
-        """All of that name that ``find`` may choose from, each with its STT_ type.
+        """Return all symbols of this name, one per address, each with its STT_ type.
 
-        A library keeps old versions of a function; there is one for each address.
+        A library may keep old versions of a function under the same name.
         """
         found = {}
         for table in self._tables_for(name):
@@ -103,7 +104,7 @@ class SymbolTable:
 
 
 class _Table:
-    """One symbol table and its names, as they stand in the file."""
+    """One symbol table and its names, as in the file."""
 
     def __init__(self, elf: ElfFile, section: Section) -> None:
         self._data = _table_bytes(elf, section, _SYMBOL.size)
@@ -122,9 +123,9 @@ class _Table:
         return best
 
     def named(self, name: str) -> Iterator[tuple[Symbol, int]]:
-        """Symbols of that name, and the ``st_info`` of each.
+        """Yield the symbols of this name, each with its ``st_info``.
 
-        Linkers share tails: ``b"main\0"`` may stand in the end of another name.
+        Linkers share string tails: ``b"main\0"`` may be the end of another name.
         """
         for offset in _occurrences(self._names, name.encode() + b"\0"):
             for row in _rows_with(self._name_offsets, offset):
@@ -135,7 +136,7 @@ class _Table:
 
 
 def _table_bytes(elf: ElfFile, section: Section, entry: int) -> bytes:
-    """A whole table; raises BadElf where it is none, or too large."""
+    """Return a whole table; raises BadElf if it is invalid or too large."""
     if section.size > _MAX_TABLE:
         raise BadElf(f"a table of {section.size} bytes; at most {_MAX_TABLE} are read")
     if entry > 1 and section.entry_size != entry:
@@ -154,7 +155,7 @@ def _occurrences(data: bytes, wanted: bytes) -> Iterator[int]:
 
 
 def _rows_with(values: array[int], wanted: int) -> Iterator[int]:
-    """Places at which ``wanted`` stands."""
+    """Yield the indexes of ``wanted``."""
     place = -1
     for _ in range(_MAX_CANDIDATES):
         try:
@@ -165,9 +166,10 @@ def _rows_with(values: array[int], wanted: int) -> Iterator[int]:
 
 
 def build_id(elf: ElfFile) -> bytes | None:
-    """The GNU build-id (NT_GNU_BUILD_ID), None where the file has none.
+    """Return the GNU build-id (NT_GNU_BUILD_ID), or None.
 
-    Taken from its section, or the PT_NOTE segments of a file without sections.
+    It is read from its section, or from the PT_NOTE segments of a file without
+    sections.
     """
     for section in elf.named(b".note.gnu.build-id")[:4]:
         found = build_id_in(elf.data(section, _MAX_NOTES))
@@ -185,7 +187,7 @@ def build_id(elf: ElfFile) -> bytes | None:
 
 
 def build_id_in(notes: bytes) -> bytes | None:
-    """The build-id among the notes of a segment or a section."""
+    """Return the build-id in the notes of a segment or section, or None."""
     for owner, kind, body in iterate_notes(notes):
         if owner == b"GNU" and kind == NT_GNU_BUILD_ID:
             return body if 0 < len(body) <= _MAX_BUILD_ID else None
@@ -195,9 +197,9 @@ def build_id_in(notes: bytes) -> bytes | None:
 def iterate_notes(
     data: bytes, limit: int = 1 << 20
 ) -> Iterator[tuple[bytes, int, bytes]]:
-    """Owner without its NUL, type and description of each ``Elf64_Nhdr``.
+    """Yield the owner without its NUL, the type, and the body of each ``Elf64_Nhdr``.
 
-    Ends where one does not fit into ``data``.
+    A note that does not fit into ``data`` ends the iteration.
     """
     at = 0
     for _ in range(limit):
@@ -214,12 +216,12 @@ def iterate_notes(
 
 
 def debug_link(elf: ElfFile) -> DebugLink | None:
-    """Return the contents of ``.gnu_debuglink``; None if it makes no sense."""
+    """Return the contents of ``.gnu_debuglink``; None if missing or invalid."""
     for section in elf.named(b".gnu_debuglink")[:1]:
         data = elf.data(section, 4096)
         name = name_at(data, 0)
         at = len(name) + 4 & ~3
-        # A name, never a path: it is looked for in directories of ours.
+        # The name must not be a path: it is searched in fixed directories.
         is_name = name not in (b"", b".", b"..") and b"/" not in name
         if is_name and at + 4 <= len(data):
             return DebugLink(name, int.from_bytes(data[at : at + 4], "little"))
@@ -227,10 +229,12 @@ def debug_link(elf: ElfFile) -> DebugLink | None:
 
 
 def load_bias(elf: ElfFile, mappings: Sequence[Mapping]) -> int | None:
-    """Return what to add to a file's address for that in the process, or None.
+    """Return the difference between addresses in the process and in the file, or None.
 
-    ``mappings`` are those of the file. One that is executed from is believed first:
-    pages at the edge of two segments are mapped twice, but not executable twice.
+    Args:
+        elf: The file.
+        mappings: The file's mappings. Executable ones are tried first: the pages
+            between two segments are mapped twice, but only once as executable.
     """
     for mapping in sorted(mappings, key=lambda m: (not m.is_executable, m.start)):
         flags = PF_X if mapping.is_executable else 0
@@ -238,7 +242,8 @@ def load_bias(elf: ElfFile, mappings: Sequence[Mapping]) -> int | None:
             start = segment.offset & -_PAGE
             is_in = start <= mapping.offset < segment.offset + segment.file_size
             if is_in and segment.flags & flags == flags:
-                # The loader rounds both down to a page, which takes off the same.
+                # The loader rounds both down to a page, so the difference stays the
+                # same.
                 of_file = segment.address - segment.offset + mapping.offset
                 return mapping.start - of_file
     return None

@@ -1,1 +1,1 @@
-"""ptrace: pausing a process, and leading one of its threads."""
+"""ptrace: pausing a process, and controlling one of its threads."""

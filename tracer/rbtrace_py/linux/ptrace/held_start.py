@@ -1,9 +1,9 @@
-"""Hold a program that the command starts, until the session has attached to it.
+"""Holds a program that the command starts until the session has attached to it.
 
 The program is seized before it executes anything, and stops at system calls. It is
-traced for HELD_SECONDS at most, and never while it executes a program with more rights,
-because the kernel would deny these rights to a traced program. If the tracer dies, the
-kernel lets the program go on.
+traced for at most HELD_SECONDS, and never while it executes a program with more
+privileges, because the kernel denies them to a traced program. If the tracer dies, the
+kernel lets the program continue.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ _OF_LOADING = frozenset(
     {0, 2, 3, 4, 5, 8, 9, 10, 11, 12, 17, 20, 21, 72, 89, 99, 158, 218}
     | {257, 262, 269, 273, 302, 318, 332, 334, 439}
 )
-"""Calls that a dynamic linker makes, of glibc or musl, before the program's own code.
+"""Calls of glibc's and musl's dynamic linkers before the program's own code runs.
 
 read, open, close, stat, fstat, lseek, mmap, mprotect, munmap, brk, pread64, writev,
 access, fcntl, readlink, sysinfo, arch_prctl, set_tid_address, openat, newfstatat,
 faccessat, set_robust_list, prlimit64, getrandom, statx, rseq, faccessat2.
 """
 _AT_ENTRY = (1 << 64) - 38
-"""-ENOSYS: the value of rax at the beginning of a system call of x86-64."""
+"""-ENOSYS: the value of rax at the entry of a system call on x86-64."""
 _CS_64 = 0x33
-"""Code segment of a 64-bit program (__USER_CS); other programs are not held."""
+"""Code segment of a 64-bit program (__USER_CS); only such programs are held."""
 _LONGEST_PATH = 4096
 _PAGE = 4096
 _MOST_SCRIPTS = 5
-"""Scripts whose interpreters are scripts, as in the kernel's exec_binprm."""
+"""Nested script interpreters, as in the kernel's exec_binprm."""
 
 _LOOK_SECONDS = 0.02
-"""Longest time between two looks at ``_is_released``."""
+"""Longest time between two checks of ``_is_released``."""
 
 _Started = TypeVar("_Started")
 _IsWanted = Callable[[Registers], bool]
 
 
 class HeldStart:
-    """A program that is started by ``start`` and held by ``to_program``.
+    """A program that ``start`` starts and ``to_program`` holds.
 
     A thread traces it, because the kernel ties a traced program to the thread that
-    seized it. A program that cannot be traced runs as if it were not held. Before
-    ``is_over``, no other code may wait for the process: it would collect a stop of the
-    program in place of its end.
+    seized it. A program that cannot be traced runs as if it were not held. Until
+    ``is_over``, no other code may wait for the process: it would receive a stop instead
+    of the exit.
     """
 
     def __init__(self) -> None:
@@ -80,31 +80,31 @@ class HeldStart:
 
     @property
     def is_held(self) -> bool:
-        """Return whether it has stopped where ``to_program`` or ``to_call`` led."""
+        """True while it is stopped where ``to_program`` or ``to_call`` stopped it."""
         return self._has_stopped and time.monotonic() < self._deadline
 
     @property
     def is_at_beginning(self) -> bool:
-        """Return whether it is held, and has run nothing of its present program."""
+        """True while it is held and its current program has not run yet."""
         return self.is_held and not self._has_run
 
     @property
     def is_over(self) -> bool:
-        """Return whether it runs and will not be stopped again."""
+        """True once it runs and will not be stopped again."""
         return not (self._has_stopped or self._is_awaited)
 
     def start(self, popen: Callable[[Callable[[], None]], _Started]) -> _Started:
-        """Return what ``popen`` returns, which starts the program.
+        """Start the program and return ``popen``'s result. Call ``to_program`` next.
 
-        ``to_program`` is to follow.
-
-        popen: gets what the new process is to call before it executes the program
+        Args:
+            popen: Starts the program. Its argument must be called in the new process
+                before the exec.
         """
         self._pid_read, self._pid_write = os.pipe()
         self._go_read, self._go_write = os.pipe()
         try:
             self._thread.start()
-        except RuntimeError:  # there may be no more threads
+        except RuntimeError:  # no more threads can be created
             self._close_pipes(self._pid_write)
             return popen(lambda: None)
         self._orders.put(self._has_loaded)
@@ -115,7 +115,7 @@ class HeldStart:
             os.close(self._pid_write)
             self.release()
             if self._pid and isinstance(error, OSError):
-                # popen may have collected a stop in place of its end.
+                # popen may have received a stop instead of the exit.
                 with suppress(ChildProcessError):
                     os.waitpid(self._pid, 0)
             raise
@@ -123,26 +123,26 @@ class HeldStart:
         return started
 
     def _wait_for_tracer(self) -> None:
-        """In the new process: wait until it is traced, or its tracer has ended."""
+        """In the new process, wait until it is traced or its tracer has ended."""
         os.close(self._go_write)
         os.write(self._pid_write, struct.pack("=i", os.getpid()))
         os.read(self._go_read, 1)
 
     def to_program(self, seconds: float) -> None:
-        """Let it run until it has executed another program, which is loaded.
+        """Let it run until it has executed and loaded another program.
 
-        At this point the dynamic linker has mapped its libraries, and its own code has
-        made no system call. After ``seconds`` this returns in any case.
+        The dynamic linker has then mapped its libraries, and its own code has made no
+        system call. This returns after ``seconds`` in any case.
         """
         if self._has_stopped:
             self._has_run = False
         self._order(self._has_loaded, seconds)
 
     def to_call(self, seconds: float) -> None:
-        """Let it run to one of its next system calls, as ``to_program`` does.
+        """Let it run to one of its next system calls, as in ``to_program``.
 
-        The more calls its program has made, the more pass without a stop, a quarter of
-        them: to look at the program at each one would take too long.
+        The number of calls skipped grows to a quarter of those made so far, because a
+        check at each call would take too long.
         """
         self._has_run = True
         self._order(self._is_next_call, seconds)
@@ -156,7 +156,7 @@ class HeldStart:
             self._is_awaited = False
 
     def release(self) -> None:
-        """Let it go on, if it was started."""
+        """Let the program continue, if it was started."""
         if self._thread.ident is None:
             return
         self._is_released = True
@@ -200,8 +200,10 @@ class HeldStart:
             tracee.detach()
 
     def _runs_to(self, is_wanted: _IsWanted, tracee: Tracee, process: Process) -> bool:
-        """Let it run to the beginning of a wanted system call; return whether it got
-        there. If not, the end of this thread lets it go."""
+        """Let it run to the entry of a wanted system call; return whether it got there.
+
+        Otherwise the caller must end this thread, which releases the program.
+        """
         signal = 0
         while True:
             tracee.go_on_to_call(signal)
@@ -246,7 +248,7 @@ class HeldStart:
 
 
 def _may_gain_rights(process: Process, registers: Registers) -> bool:
-    """Return whether a call that begins may execute a program with more rights."""
+    """Return whether the system call may execute a program with more privileges."""
     if registers.orig_rax != _EXECVE:
         return registers.orig_rax == _EXECVEAT
     memory = ProcessMemory(process.pid, process)
@@ -282,5 +284,5 @@ def _has_capabilities(path: bytes) -> bool:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open a file without waiting, in case it is a FIFO or a device by now."""
+    """Open a file without blocking, in case it became a FIFO or a device."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)

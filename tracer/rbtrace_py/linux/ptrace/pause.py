@@ -1,8 +1,8 @@
-"""A process stopped for a moment, so that what is read of it holds together.
+"""Pausing a process, so that reads of its memory are consistent.
 
-PTRACE_SEIZE leaves no trace of itself: no signal is sent, and if we die, however we
-die, the kernel lets the target go. A thread of ours of its own is the tracer, as the
-kernel ties a target to the thread that seized it, and lets it go when that one ends.
+PTRACE_SEIZE is unnoticeable: it sends no signal, and if this process dies, the kernel
+releases the target. A separate thread is the tracer, because the kernel ties a target
+to the thread that seized it and releases the target when that thread ends.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ _PEEK = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | WALL
 
 @dataclass(slots=True)
 class Pause:
-    """The outcome of a pause.
+    """The outcome of a pause, complete once the ``paused`` block has ended.
 
-    stopped_ns: from the first thread's stop to the last one's release
-    threads: how many were stopped
-    is_expired: it took too long, and the target was let go before we were done
-    asleep: ids of the threads that slept in a system call when they were stopped. The
-        kernel's own word is of no use here: each pause wakes all of them
+    Attributes:
+        stopped_ns: Time from the first thread's stop to the last thread's release.
+        threads: Number of threads stopped.
+        is_expired: True if the target was released before the block ended.
+        asleep: IDs of the threads that slept in a system call when they were stopped.
+            The kernel's thread states cannot show this: each pause wakes all threads.
     """
 
     stopped_ns: int = 0
@@ -55,14 +56,15 @@ class Pause:
 
 @contextmanager
 def paused(process: Process, limit: float = 1.0) -> Iterator[Pause]:
-    """Stop all threads of ``process`` while the block runs, ``limit`` s at most.
+    """Stop all threads of ``process`` during the block, for at most ``limit`` seconds.
 
-    What is sent to it meanwhile reaches it, and one that was stopped stays so. A call
-    of ``epoll_wait`` and its like ends with EINTR, as any stop does to it.
+    Signals sent meanwhile are delivered, and a stopped process stays stopped. As at any
+    stop, a call such as ``epoll_wait`` ends with EINTR.
 
-    Raises NotPermitted (also if somebody else traces it), NoSuchTarget, RbtraceError
-    if a thread does not stop in time. The numbers of the pause stand when the block
-    has ended.
+    Raises:
+        NotPermitted: We may not trace the process, or another process traces it.
+        NoSuchTarget: The process has ended.
+        RbtraceError: A thread did not stop in time.
     """
     tracer = _Tracer(process, limit)
     tracer.start()
@@ -77,10 +79,10 @@ def paused(process: Process, limit: float = 1.0) -> Iterator[Pause]:
 
 
 def join_wholly(tracer: threading.Thread) -> None:
-    """Wait until the kernel has ended the thread, and so let go of all it traced.
+    """Wait until the kernel has ended the thread, which releases all its tracees.
 
-    Python says that a thread has ended before that. Until then, what it could not
-    detach is still traced by it, and nobody can seize it.
+    Python considers a thread ended before the kernel does. Until then, tracees that it
+    could not detach from cannot be seized again.
     """
     tracer.join()
     while Path(f"/proc/self/task/{tracer.native_id}").exists():
@@ -89,14 +91,14 @@ def join_wholly(tracer: threading.Thread) -> None:
 
 @dataclass(slots=True)
 class _Held:
-    """A thread we seized; ``signal`` is what it gets when it is let go."""
+    """A seized thread; ``signal`` is delivered when it is released."""
 
     is_stopped: bool = False
     signal: int = 0
 
 
 class _Tracer(threading.Thread):
-    """Stops, waits until ``done`` or the time is up, lets go."""
+    """Stops the target, waits for ``done`` or the limit, and releases the target."""
 
     def __init__(self, process: Process, limit: float) -> None:
         super().__init__(name="rbtrace-pause", daemon=True)
@@ -128,7 +130,7 @@ class _Tracer(threading.Thread):
     # ------------------------------------------------------------------- stop
 
     def _stop_all(self) -> None:
-        """Seize and stop until no thread is left that is not: they may make more."""
+        """Seize and stop all threads, including those created meanwhile."""
         self._deadline = time.monotonic() + self._limit
         while time.monotonic() < self._deadline:
             fresh = [t for t in self._process.threads() if t not in self._held]
@@ -136,7 +138,7 @@ class _Tracer(threading.Thread):
             if not seized and self._held:
                 return
             if not seized:
-                # All that are left are on their way out.
+                # All remaining threads are exiting.
                 if not self._process.alive():
                     raise gone(self._process.pid)
                 time.sleep(0.0001)
@@ -151,7 +153,7 @@ class _Tracer(threading.Thread):
         )
 
     def _seize(self, tid: int) -> bool:
-        """False if it has ended."""
+        """Seize a thread; return False if it has ended."""
         code = ptrace(_PTRACE_SEIZE, tid, 0, 0)
         if code == 0:
             self._held[tid] = _Held()
@@ -163,7 +165,7 @@ class _Tracer(threading.Thread):
         raise seize_refused(self._process, tid)
 
     def _has_ended(self, tid: int) -> bool:
-        """A dead thread that is not yet collected cannot be seized either."""
+        """Return whether a thread has ended; unreaped ones cannot be seized either."""
         try:
             return parse_stat(self._process.read(f"task/{tid}/stat")).state in "ZX"
         except RbtraceError:
@@ -185,7 +187,7 @@ class _Tracer(threading.Thread):
             waiting = [tid for tid in waiting if not self._has_stopped(tid)]
 
     def _has_stopped(self, tid: int) -> bool:
-        """Has it stopped, or ended? Then it is not waited for any more."""
+        """Return whether a thread has stopped or ended."""
         try:
             found = os.waitid(os.P_PID, tid, _PEEK)
         except ChildProcessError:
@@ -199,12 +201,12 @@ class _Tracer(threading.Thread):
         _, status = os.waitpid(tid, WALL | os.WNOHANG)
         held = self._held[tid]
         held.is_stopped = True
-        # No event: it is about to get a signal, which it shall have.
+        # Without an event, it is about to receive a signal, which is passed on.
         held.signal = os.WSTOPSIG(status) if status >> 16 == 0 else 0
         return True
 
     def _bury(self, tid: int) -> None:
-        """A thread that ended is ours to collect, but not a child's exit code."""
+        """Reap a thread that ended, but leave the exit code of our child process."""
         del self._held[tid]
         if tid != self._process.pid or not self._is_our_child():
             os.waitpid(tid, WALL | os.WNOHANG)
@@ -218,7 +220,7 @@ class _Tracer(threading.Thread):
     # ---------------------------------------------------------------- release
 
     def _release(self) -> None:
-        """Let go of what has stopped; the end of this thread does the others."""
+        """Release the stopped threads. The end of this thread releases the others."""
         for tid, held in list(self._held.items()):
             if held.is_stopped and ptrace(_PTRACE_DETACH, tid, 0, held.signal):
                 self._collect(tid)
@@ -226,7 +228,7 @@ class _Tracer(threading.Thread):
             self.pause.stopped_ns = time.monotonic_ns() - self._since
 
     def _collect(self, tid: int) -> None:
-        """It was killed while it was held."""
+        """Reap a thread that was killed while it was held."""
         try:
             found = os.waitid(os.P_PID, tid, _PEEK)
         except ChildProcessError:
@@ -236,7 +238,7 @@ class _Tracer(threading.Thread):
 
 
 def _sleeps(tid: int) -> bool:
-    """Did a stopped thread sleep in a system call?"""
+    """Return whether a stopped thread slept in a system call."""
     buffer = ctypes.create_string_buffer(REGISTERS_SIZE)
     if ptrace(_PTRACE_GETREGS, tid, 0, ctypes.addressof(buffer)):
         return False
@@ -244,7 +246,7 @@ def _sleeps(tid: int) -> bool:
 
 
 def seize_refused(process: Process, tid: int) -> RbtraceError:
-    """Return why PTRACE_SEIZE failed: another tracer, or missing rights."""
+    """Return why PTRACE_SEIZE failed: another tracer, or missing permission."""
     try:
         status = parse_status(process.read(f"task/{tid}/status"))
     except NoSuchTarget:
@@ -252,7 +254,7 @@ def seize_refused(process: Process, tid: int) -> RbtraceError:
     tracer = _number(status.get("TracerPid", ""))
     if tracer == 0:
         return explain_denied(process.pid)
-    # What is named is the thread that traces: in /proc that is found, not listed.
+    # TracerPid is the ID of a thread. /proc has a folder for it, but does not list it.
     found = parse_status((read_text(f"/proc/{tracer}/status") or "").encode())
     name = f"process {_number(found.get('Tgid', '')) or tracer}"
     if "Name" in found:
@@ -279,7 +281,7 @@ _libc_ptrace = _load()
 
 
 def ptrace(request: int, tid: int, address: int, data: int) -> int:
-    """0, or the errno."""
+    """Call ptrace; return 0 or the errno."""
     return ptrace_value(request, tid, address, data)[1]
 
 

@@ -1,9 +1,9 @@
-"""System calls that a stop has interrupted, and how a thread takes them up again.
+"""System calls that a stop interrupted, and how the thread resumes them.
 
-A stop ends the sleep of a call. What the kernel keeps in the result register then says
-whether it would start the call again: it does so itself when the thread goes on with
-the registers it had. After a detour through a signal frame it does not, as no frame has
-room for the number of the call; so the registers must say it in another way.
+A stop ends the sleep of a system call. The value in the result register then tells
+whether the kernel restarts the call: it does so if the thread continues with its old
+registers. It does not after a detour through a signal frame, because a frame cannot
+contain the number of the call. Then the registers must be changed to repeat it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _NEVER_RESTARTED = frozenset(
     {65, 128, 208, 220, 232, 281, 333, 426, 441}
     | {0, 1, 19, 20, 42, 43, 44, 45, 46, 47, 288, 299, 307}
 )
-"""Those that any stop ends with EINTR (signal(7)). Started again, a time limit of
-theirs begins anew.
+"""Calls that any stop ends with EINTR (signal(7)). If they are restarted, their timeout
+starts over.
 
-semop, rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait,
-io_pgetevents, io_uring_enter, epoll_pwait2; and of a socket with a limit (SO_RCVTIMEO,
-SO_SNDTIMEO) read, write, readv, writev, connect, accept, sendto, recvfrom, sendmsg,
-recvmsg, accept4, recvmmsg, sendmmsg: without one the kernel starts these again itself
-(sock_intr_errno). With EINTR nothing was moved: what was, is what they return."""
+These are semop, rt_sigtimedwait, io_getevents, semtimedop, epoll_wait, epoll_pwait,
+io_pgetevents, io_uring_enter, and epoll_pwait2. On a socket with a timeout
+(SO_RCVTIMEO, SO_SNDTIMEO), they include read, write, readv, writev, connect, accept,
+sendto, recvfrom, sendmsg, recvmsg, accept4, recvmmsg, and sendmmsg. Without a timeout
+the kernel restarts the latter itself (sock_intr_errno). EINTR means that no data was
+transferred: otherwise they return its size."""
 
 
 def _negative(number: int) -> int:
@@ -35,23 +36,23 @@ def _negative(number: int) -> int:
 
 
 def _result(registers: Registers) -> int:
-    """The errno in rax, 0 if it is none or this is no end of a call."""
+    """Return the errno in rax; 0 without an error, or if no system call has ended."""
     if registers.orig_rax >> 63:
         return 0
     return -registers.rax % (1 << 64)
 
 
 def was_asleep(registers: Registers) -> bool:
-    """Has a stop ended the sleep of a call? Of one that ran it ends nothing."""
+    """Return whether a stop ended the sleep of a system call."""
     result = _result(as_if_not_stopped(registers))
     return result == _RESTART_BLOCK or result in _RESTART
 
 
 def as_if_not_stopped(registers: Registers) -> Registers:
-    """Registers with which the kernel goes on with the call that a stop has ended.
+    """Return registers with which the kernel resumes the call that a stop ended.
 
-    A call that ended with EINTR is marked as one to be restarted unless a handler runs:
-    if a real signal was what ended it, the kernel makes EINTR of it again.
+    A call that ended with EINTR is marked for a restart unless a handler runs. If a
+    real signal ended it, the kernel changes this back to EINTR.
     """
     if _result(registers) == _EINTR and registers.orig_rax in _NEVER_RESTARTED:
         return registers._replace(rax=_negative(514))
@@ -59,17 +60,17 @@ def as_if_not_stopped(registers: Registers) -> Registers:
 
 
 def not_restarted(registers: Registers) -> Registers:
-    """Registers without ``restart_syscall``: the call ends with EINTR."""
+    """Return registers without ``restart_syscall``: the call ends with EINTR."""
     if _result(registers) == _RESTART_BLOCK:
         return registers._replace(rax=_negative(_EINTR))
     return registers
 
 
 def without_kernel(registers: Registers) -> Registers:
-    """The same for a frame: the call is made once more, by its own instruction.
+    """Return registers for a signal frame: the thread repeats the call itself.
 
-    Those with a time limit that is the kernel's to remember (nanosleep, poll, futex)
-    end with EINTR, as the kernel forgets it at the return from any signal.
+    Calls whose timeout the kernel keeps (nanosleep, poll, futex) end with EINTR,
+    because the kernel discards the timeout at the return from any signal.
     """
     registers = as_if_not_stopped(registers)
     result = _result(registers)

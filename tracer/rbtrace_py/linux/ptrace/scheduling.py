@@ -1,4 +1,4 @@
-"""Scheduling of a thread of ours that keeps another process stopped."""
+"""Scheduling of our threads that keep another process stopped."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _SHORTEST_SLACK = 1
 
 
 def hurry() -> None:
-    """Let the calling thread run before all ordinary ones, as far as that is permitted.
+    """Let the calling thread run before all ordinary threads, if permitted.
 
-    Whoever is stopped waits whenever we wait for a processor. A nice value alone does
-    little: with autogroups (CONFIG_SCHED_AUTOGROUP) it counts only within a session.
+    A stopped process waits while this thread waits for a CPU. A nice value alone has
+    little effect: with autogroups (CONFIG_SCHED_AUTOGROUP) it counts only within a
+    session.
     """
     _libc_prctl(_PR_SET_TIMERSLACK, _SHORTEST_SLACK)
     try:

@@ -1,8 +1,8 @@
-"""Filters of system calls (seccomp): read from a process, and what they let through.
+"""Seccomp filters of a process, and the system calls that they allow.
 
-A filter is a program of classic BPF over ``struct seccomp_data`` (linux/seccomp.h). It
-is followed here for a call of which not all arguments are known: where a decision
-depends on an unknown, both ways are taken.
+A filter is a classic BPF program over ``struct seccomp_data`` (linux/seccomp.h). It is
+executed symbolically, because some arguments of the system call are unknown: if a
+branch depends on an unknown value, both branches are followed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from rbtrace_py.linux.process import parse_status
 
 ERRNO, LOG, ALLOW = 0x00050000, 0x7FFC0000, 0x7FFF0000
-"""SECCOMP_RET_ERRNO, _LOG, _ALLOW: what a filter says of a call."""
+"""SECCOMP_RET_ERRNO, _LOG, _ALLOW: actions of a filter."""
 
 _ACTION = 0xFFFF0000
 _KILL = 0
@@ -33,12 +33,12 @@ _FIRST_USER_NAMESPACE = "user:[4026531837]"
 Instruction = tuple[int, int, int, int]
 Filter = Sequence[Instruction]
 _State = tuple[int, int | None, int | None, tuple[int | None, ...]]
-"""Place, accumulator, index register, memory; None: not known."""
+"""Position, accumulator, index register, and memory; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A system call of x86-64; an argument that is None, or not given, may be any."""
+    """A system call of x86-64; an argument that is None or missing is unknown."""
 
     name: str
     number: int
@@ -46,12 +46,15 @@ class Call:
 
 
 RESTART = Call("restart_syscall", 219)
-"""The call that resumes a sleep which a stop has interrupted."""
+"""The call that resumes a sleep after a stop."""
 
 
 def can_read_filters() -> bool:
-    """May we? The kernel wants CAP_SYS_ADMIN of the first user namespace, and a reader
-    that has no filter itself (``seccomp_get_filter``)."""
+    """Return whether the kernel lets us read filters (``seccomp_get_filter``).
+
+    It requires CAP_SYS_ADMIN in the initial user namespace, and a reader without a
+    filter.
+    """
     with open("/proc/self/status", "rb") as file:
         status = parse_status(file.read())
     is_admin = int(status.get("CapEff", "0"), 16) & _SYS_ADMIN
@@ -65,7 +68,7 @@ def parse_filter(data: bytes) -> Filter:
 
 
 def answers(program: Filter, call: Call) -> set[int]:
-    """All that the filter may say of the call; of one that cannot be followed, kill."""
+    """Return all possible actions for the call; KILL if execution fails."""
     data = _data(call)
     states: list[_State] = [(0, 0, 0, (0,) * 16)]
     seen: set[_State] = set()
@@ -87,7 +90,7 @@ def answers(program: Filter, call: Call) -> set[int]:
 
 
 def is_allowed(filters: Sequence[Filter], call: Call, or_errno: bool = False) -> bool:
-    """Do all of them let the call through? or_errno: or make it fail, no worse."""
+    """Return whether all filters allow the call, or (``or_errno``) at worst fail it."""
     fine = {ALLOW, LOG, ERRNO} if or_errno else {ALLOW, LOG}
     return all(
         answer & _ACTION in fine for each in filters for answer in answers(each, call)
@@ -101,7 +104,7 @@ _DATA_SIZE = 64
 
 
 def _data(call: Call) -> list[int | None]:
-    """``struct seccomp_data``: number, architecture, address, arguments."""
+    """Return ``struct seccomp_data``: number, architecture, address, arguments."""
     words: list[int | None] = [call.number, _X86_64, None, None]
     for argument in (*call.arguments, *(None,) * 6)[:6]:
         if argument is None:
@@ -114,7 +117,7 @@ def _data(call: Call) -> list[int | None]:
 def _step(
     instruction: Instruction, state: _State, data: Sequence[int | None]
 ) -> Iterator[_State]:
-    """The states that may come next; none where there is no such instruction."""
+    """Yield the possible next states; none for an invalid instruction."""
     code, true, false, k = instruction
     at, a, x, memory = state
     kind, after = code & 7, at + 1

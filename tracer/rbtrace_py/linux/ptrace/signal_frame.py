@@ -1,8 +1,8 @@
-"""Signal frames of x86-64: registers that a thread puts back by itself.
+"""Signal frames of x86-64, from which a thread restores its own registers.
 
-``rt_sigreturn`` takes all that a thread has, its signal mask and its vector registers
-too, from a frame on its stack. So a frame that was written there, and a return address
-that leads to that call, undo a detour with nobody's help.
+``rt_sigreturn`` restores the complete state of a thread, including its signal mask and
+vector registers, from a frame on its stack. A frame and a return address that leads to
+this call therefore undo a detour without help from outside.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ SIGRETURN = 15
 """``__NR_rt_sigreturn``; the frame is where the stack pointer is at the call."""
 
 RETURN_CODE = b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"
-"""``mov $15, %rax; syscall``: ``__restore_rt`` of glibc and musl, and as good
-wherever else it stands."""
+"""``mov $15, %rax; syscall``: ``__restore_rt`` of glibc and musl. The same bytes work
+at any other address."""
 
 _UCONTEXT = struct.Struct("<QQQi4xQ 17Q Q4H 4QQ64x Q")
-"""``struct ucontext`` with its ``sigcontext_64`` (asm/ucontext.h, sigcontext.h) and
-the mask: flags, link, alternative stack, registers, eflags, segments, error, trap, old
-mask, cr2, fpstate."""
+"""``struct ucontext`` with its ``sigcontext_64`` (asm/ucontext.h, sigcontext.h) and the
+mask: flags, link, alternate stack, registers, eflags, segments, error, trap, old mask,
+cr2, fpstate."""
 
 FRAME_SIZE = _UCONTEXT.size + 128
-"""The kernel wants room for a ``siginfo`` behind it, which it does not read."""
+"""The kernel requires space for a ``siginfo`` after it, but does not read it."""
 
 _UC_FP_XSTATE, _UC_SIGCONTEXT_SS, _UC_STRICT_RESTORE_SS = 1, 2, 4
 _NO_STACK = 0x7FFFFFFF
-"""Flags of no alternative stack there can be: the kernel refuses them, goes on, and
-keeps what there is (``restore_altstack``)."""
+"""Invalid flags of an alternate stack: the kernel rejects them, continues, and keeps
+the current stack (``restore_altstack``)."""
 
 _SOFTWARE = struct.Struct("<IIQI28x")
-"""``struct _fpx_sw_bytes``, in the last bytes of the legacy area."""
+"""``struct _fpx_sw_bytes``, the last bytes of the legacy area."""
 _SOFTWARE_AT = 464
 _MAGIC1, _MAGIC2 = 0x46505853, 0x46505845
 _HEADER_AT = 512
-"""``xstate_bv``: which components the area holds."""
+"""``xstate_bv``: the components that the area contains."""
 
 _XTILE_DATA = 1 << 18
 _WITHOUT_TILES = 2816
-"""Offset of the registers of AMX. A thread that was never allowed to use them has
-frames that end there, and a longer one is not believed."""
+"""Offset of the AMX registers. The frames of a thread that was never allowed to use AMX
+end here, and the kernel rejects longer ones."""
 
 _ARGUMENTS = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 _RED_ZONE = 128
 _BAD_FLAGS = 0x100 | 0x400 | 0x40000
-"""Trap, direction and alignment check: not in a function that is called."""
+"""Trap, direction, and alignment check flags, which a called function must not have."""
 
 _REGISTERS = struct.Struct("<27Q")
 
 
 class Registers(NamedTuple):
-    """``struct user_regs_struct`` (sys/user.h), in its order."""
+    """``struct user_regs_struct`` (sys/user.h), in the same order."""
 
     r15: int
     r14: int
@@ -83,7 +83,7 @@ class Registers(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Registers:
-        """From what PTRACE_GETREGS gives."""
+        """Unpack the result of PTRACE_GETREGS."""
         return cls(*_REGISTERS.unpack(data))
 
     def pack(self) -> bytes:
@@ -91,10 +91,12 @@ class Registers(NamedTuple):
         return _REGISTERS.pack(*self)
 
     def calling(self, function: int, arguments: tuple[int, ...], top: int) -> Registers:
-        """Return the registers as at the first instruction of ``function``.
+        """Return the registers at the first instruction of ``function``.
 
-        arguments: six at most; top: where the return address stands, 8 below a
-        multiple of 16
+        Args:
+            function: Address of the function.
+            arguments: At most six.
+            top: Address of the return address, 8 below a multiple of 16.
         """
         changed = dict(zip(_ARGUMENTS, arguments, strict=False))
         return self._replace(
@@ -109,19 +111,21 @@ class Registers(NamedTuple):
 
 REGISTERS_SIZE = _REGISTERS.size
 NO_CALL = (1 << 64) - 1
-"""In ``orig_rax``: no system call to be restarted."""
+"""Value of ``orig_rax``: no system call to restart."""
 
 
 def below(registers: Registers) -> int:
-    """The highest address under what the thread may use without saying so."""
+    """Return the highest address below the thread's stack and red zone."""
     return registers.rsp - _RED_ZONE
 
 
 def frame(registers: Registers, mask: int, fpstate: int) -> bytes:
-    """The frame that makes a thread go on as ``registers`` say.
+    """Return the frame that makes a thread continue with ``registers``.
 
-    mask: signals blocked then, a bit each; fpstate: where ``vector_area`` was put, 0
-    for registers as a program starts with. ``orig_rax`` has no place in a frame.
+    Args:
+        registers: The registers; a frame cannot contain ``orig_rax``.
+        mask: Blocked signals, one bit each.
+        fpstate: Address of ``vector_area``, or 0 for a program's initial registers.
     """
     flags = _UC_SIGCONTEXT_SS | _UC_STRICT_RESTORE_SS
     r = registers
@@ -139,9 +143,9 @@ def frame(registers: Registers, mask: int, fpstate: int) -> bytes:
 
 
 def vector_area(xstate: bytes) -> bytes:
-    """Lay NT_X86_XSTATE out as a frame has it, to stand at a multiple of 64.
+    """Convert NT_X86_XSTATE to the format of a frame, to be aligned to 64 bytes.
 
-    Of a processor without XSAVE, 512 bytes, it is the same in both.
+    On a processor without XSAVE (512 bytes), both formats are equal.
     """
     if len(xstate) <= _HEADER_AT:
         return xstate

@@ -16,7 +16,7 @@ _SECONDS = 1.0
 
 
 class ThreadFilters(NamedTuple):
-    """A thread's filters, the newest first, and how long the thread was stopped."""
+    """A thread's filters, newest first, and the time it was stopped."""
 
     filters: list[Filter]
     stopped_ns: int
@@ -25,8 +25,8 @@ class ThreadFilters(NamedTuple):
 def read_filters(process: Process, tid: int) -> ThreadFilters:
     """Stop a thread of ``process``, read its filters, and release it.
 
-    A sleep that the stop interrupts continues by ``restart_syscall``. If the filters
-    forbid that call, the sleep ends with EINTR.
+    An interrupted sleep resumes by ``restart_syscall``. If the filters forbid this
+    call, the sleep ends with EINTR.
 
     Raises:
         NotPermitted: We may not trace the thread, or another process traces it.
@@ -42,7 +42,7 @@ def _read(process: Process, tid: int) -> ThreadFilters:
     tracee.interrupt()
     _await_stop(tracee)
     before = as_if_not_stopped(tracee.registers())
-    # First: if we are killed while we read, the thread must not call restart_syscall.
+    # Do this first: if we are killed, the thread must not call restart_syscall.
     tracee.set_registers(not_restarted(before))
     try:
         filters = tracee.filters()
@@ -55,7 +55,7 @@ def _read(process: Process, tid: int) -> ThreadFilters:
 
 
 def _await_stop(tracee: Tracee) -> None:
-    """Deliver signals that arrive before the thread has stopped for us."""
+    """Wait for our stop, and deliver signals that arrive before it."""
     deadline = time.monotonic() + _SECONDS
     while (stop := tracee.wait(deadline)) is not None:
         if stop.is_interrupt:

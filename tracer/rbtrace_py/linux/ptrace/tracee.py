@@ -1,7 +1,7 @@
-"""One thread of another process, seized: its stops, registers and signal mask.
+"""One seized thread of another process: its stops, registers, and signal mask.
 
-All of it must be done by the one thread of ours that seized it; when that ends, in
-whatever way, the kernel lets the other go on as it is.
+Only the thread that seized it may call these methods. When our thread ends, for any
+reason, the kernel lets the other thread continue in its current state.
 """
 
 from __future__ import annotations
@@ -38,44 +38,47 @@ _EVENT_EXEC, _EVENT_STOP = 4, 128
 
 _SPIN, _SOON = 0.00003, 0.001
 """Seconds of polling without pauses, and with short pauses. Most stops take 50 µs if
-the other thread gets a CPU. That may be our own CPU. A later stop is noticed late by at
-most a tenth of its time."""
+the other thread gets a CPU, which may be our own. A later stop is noticed at most a
+tenth of its time late."""
 
 
 class TraceeStop(NamedTuple):
-    """The reason of a stop: ``signal`` on its way to it, or an event of ptrace."""
+    """The reason of a stop: a ``signal`` to be delivered, or a ptrace event."""
 
     signal: int
     event: int
 
     @property
     def is_interrupt(self) -> bool:
-        """By PTRACE_INTERRUPT, or with its process by a signal that stops."""
+        """True after PTRACE_INTERRUPT or a group-stop."""
         return self.event == _EVENT_STOP
 
     @property
     def is_call(self) -> bool:
-        """At the beginning or the end of a system call."""
+        """True at the entry or exit of a system call."""
         return self.event == 0 and bool(self.signal & _IN_CALL)
 
     @property
     def is_exec(self) -> bool:
-        """It runs another program now."""
+        """True after the thread has executed another program."""
         return self.event == _EVENT_EXEC
 
     @property
     def is_delivery(self) -> bool:
-        """It gets a signal, unless it goes on without."""
+        """True before a signal is delivered, which ``go_on`` must pass on."""
         return self.event == 0 and not self.signal & _IN_CALL
 
 
 class Tracee:
-    """A thread of ``process`` that is seized and still runs.
+    """A seized thread of ``process``, which runs until ``interrupt``.
 
-    tid: the thread; by default the main thread
+    Args:
+        process: The process.
+        tid: The thread; by default the main thread.
 
-    Raises NotPermitted, also if another process traces the thread, or NoSuchTarget.
-    Every method raises NoSuchTarget once the thread has ended.
+    Raises:
+        NotPermitted: We may not trace the thread, or another process traces it.
+        NoSuchTarget: The thread has ended. Every method may raise this.
     """
 
     def __init__(self, process: Process, tid: int | None = None) -> None:
@@ -86,11 +89,11 @@ class Tracee:
             raise seize_refused(process, self.tid)
 
     def interrupt(self) -> None:
-        """Ask it to stop, wherever it is; it does so soon, or wakes up to do it."""
+        """Request a stop. It happens soon, even if the thread is asleep."""
         self._do(_INTERRUPT, 0, 0)
 
     def wait(self, deadline: float) -> TraceeStop | None:
-        """Its next stop, None if there was none until then (``time.monotonic``)."""
+        """Return the next stop; None at ``deadline`` (``time.monotonic``)."""
         began = time.monotonic()
         backoff = Backoff(0.0001, 0.005)
         while True:
@@ -109,7 +112,7 @@ class Tracee:
                 time.sleep(backoff.pause())
 
     def _poll(self) -> TraceeStop | None:
-        """WEXITED is not asked for: its end is for its parent to collect."""
+        """Poll for a stop, without WEXITED: the exit must be left to the parent."""
         try:
             found = os.waitid(os.P_PID, self.tid, os.WSTOPPED | os.WNOHANG | WALL)
         except ChildProcessError:
@@ -124,60 +127,65 @@ class Tracee:
             raise gone(self.tid)
 
     def go_on(self, signal: int = 0) -> None:
-        """Let it run; ``signal`` is what it gets, of a stop that brought one."""
+        """Continue the thread, and deliver ``signal`` if it is not 0."""
         self._do(_CONT, 0, signal)
 
     def go_on_to_call(self, signal: int = 0) -> None:
-        """The same, to the next beginning or end of a system call."""
+        """Continue the thread to the next entry or exit of a system call."""
         self._do(_SYSCALL, 0, signal)
 
     def detach(self, signal: int = 0) -> None:
-        """Let go of it; it must have stopped."""
+        """Release the thread; it must be stopped."""
         self._do(_DETACH, 0, signal)
 
     def registers(self) -> Registers:
-        """Its general registers; it must have stopped, as for all that follow."""
+        """Return its general registers.
+
+        This and the methods below require that the thread is stopped.
+        """
         buffer = ctypes.create_string_buffer(REGISTERS_SIZE)
         self._do(_GETREGS, 0, ctypes.addressof(buffer))
         return Registers.unpack(buffer.raw)
 
     def set_registers(self, registers: Registers) -> None:
-        """All at once."""
+        """Set all general registers."""
         buffer = ctypes.create_string_buffer(registers.pack(), REGISTERS_SIZE)
         self._do(_SETREGS, 0, ctypes.addressof(buffer))
 
     def xstate(self) -> bytes:
-        """Its x87, vector and further registers, as XSAVE lays them out."""
+        """Return its x87, vector, and extended registers in XSAVE format."""
         buffer = ctypes.create_string_buffer(_LARGEST_XSTATE)
         vector = _vector(buffer)
         self._do(_GETREGSET, _NT_X86_XSTATE, ctypes.addressof(vector))
         return buffer.raw[: struct.unpack("=QQ", vector.raw)[1]]
 
     def set_xstate(self, xstate: bytes) -> None:
-        """Put back what ``xstate`` gave."""
+        """Restore the registers that ``xstate`` returned."""
         vector = _vector(ctypes.create_string_buffer(xstate, len(xstate)))
         self._do(_SETREGSET, _NT_X86_XSTATE, ctypes.addressof(vector))
 
     def mask(self) -> int:
-        """The signals that it blocks: bit 0 is signal 1."""
+        """Return its blocked signals; bit 0 is signal 1."""
         buffer = ctypes.create_string_buffer(8)
         self._do(_GETSIGMASK, 8, ctypes.addressof(buffer))
         return int.from_bytes(buffer.raw, "little")
 
     def set_mask(self, mask: int) -> None:
-        """Block these; those that were blocked and wait are delivered."""
+        """Set its blocked signals. Pending signals that are unblocked are delivered."""
         buffer = ctypes.create_string_buffer(mask.to_bytes(8, "little"), 8)
         self._do(_SETSIGMASK, 8, ctypes.addressof(buffer))
 
     def rseq_area(self) -> int | None:
-        """Address of its ``struct rseq``; 0: it has none; None: the kernel is older
-        than 5.13 and does not say."""
+        """Return the address of its ``struct rseq``; 0: none; None: unknown.
+
+        It is unknown before Linux 5.13.
+        """
         buffer = ctypes.create_string_buffer(24)
         code = ptrace(_GET_RSEQ, self.tid, 24, ctypes.addressof(buffer))
         return None if code else int.from_bytes(buffer.raw[:8], "little")
 
     def filters(self) -> list[Filter]:
-        """Its filters of system calls, the newest first; raises RbtraceError."""
+        """Return its seccomp filters, newest first; raises RbtraceError."""
         found: list[Filter] = []
         while (size := self._filter(len(found), 0)) is not None:
             buffer = ctypes.create_string_buffer(max(size, 1) * 8)
@@ -186,7 +194,7 @@ class Tracee:
         return found
 
     def _filter(self, number: int, place: int) -> int | None:
-        """Return how many instructions a filter has; None if there is no such one."""
+        """Return a filter's number of instructions, or None without such a filter."""
         size, code = ptrace_value(_SECCOMP_GET_FILTER, self.tid, number, place)
         if code == errno.ENOENT:
             return None
@@ -204,12 +212,12 @@ class Tracee:
             raise RbtraceError(text)
 
     def _lost(self) -> NoSuchTarget:
-        """It has ended, or was killed while it stood."""
+        """Return the error for a thread that ended or was killed while stopped."""
         return gone(self.tid)
 
 
 def _vector(buffer: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:
-    """A ``struct iovec`` of the buffer, which it keeps."""
+    """Return a ``struct iovec`` of the buffer, which it keeps alive."""
     words = struct.pack("=QQ", ctypes.addressof(buffer), len(buffer))
     vector = ctypes.create_string_buffer(words, 16)
     vector.kept = buffer  # type: ignore[attr-defined]

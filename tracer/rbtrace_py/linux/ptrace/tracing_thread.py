@@ -1,6 +1,6 @@
-"""A thread per use of ptrace.
+"""A separate thread for each use of ptrace.
 
-The kernel ties a traced thread to the tracer's thread that seized it.
+The kernel ties a traced thread to the thread that seized it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def in_a_thread(work: Callable[[], T]) -> T:
     try:
         thread.join()
     finally:
-        # After a Ctrl-C the thread still holds the process and is about to release it.
+        # After a Ctrl-C, the thread still holds the process and is about to release it.
         join_wholly(thread)
     if errors:
         raise errors[0]
@@ -47,7 +47,7 @@ def in_a_thread(work: Callable[[], T]) -> T:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Turn our garbage collector off: a collection takes longer than a stop."""
+    """Disable our garbage collector, which takes longer than a stop."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
