@@ -1,1 +1,1 @@
-"""Source: our hand inside a Ruby process, and how it is put there."""
+"""The agent inside a Ruby process: loading, protocol, shared memory, and source."""

@@ -1,4 +1,4 @@
-"""Addresses of the functions that a process is led through."""
+"""Addresses of the functions that an injection calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rbtrace_py.linux.ptrace.signal_frame import RETURN_CODE
 
 _MOST_CODE = 64 << 20
 _LIBC = ("libc.", "libc-", "ld-musl-")
-"""How files of C libraries are called."""
+"""Beginnings of the file names of C libraries."""
 _FUNCTIONS = ("sigaction", "mmap")
 
 
@@ -23,16 +23,18 @@ _FUNCTIONS = ("sigaction", "mmap")
 class RubyAddresses:
     """Addresses in a process's Ruby; a function is None if the file lacks its symbol.
 
-    vm: the VM's address; 0 before Ruby has made it
-    eval_string: ``rb_eval_string(const char *)``
-    register_one: ``rb_postponed_job_register_one``, up to 4.0
-    preregister, trigger: ``rb_postponed_job_preregister`` and ``…_trigger``, since 3.3
-    job_tables: variables that may be the table of postponed jobs, since 4.1
-    current_ec: up to 2.7, a pointer to the execution context of the thread that ran
-    Ruby last: ``rb_postponed_job_register_one`` announces a job to that thread
-    code: first address and end of each executable mapping of its file
-    filters: number of seccomp filters of its main thread
-    program: identity of the program that has these addresses (``Process.program``)
+    Attributes:
+        vm: Address of the VM; 0 before Ruby has created it.
+        eval_string: ``rb_eval_string(const char *)``.
+        register_one: ``rb_postponed_job_register_one``, up to 4.0.
+        preregister: ``rb_postponed_job_preregister``, since 3.3.
+        trigger: ``rb_postponed_job_trigger``, since 3.3.
+        job_tables: Variables that may be the table of postponed jobs, since 4.1.
+        current_ec: Up to 2.7, a pointer to the execution context of the thread that ran
+            Ruby last. ``rb_postponed_job_register_one`` announces a job to that thread.
+        code: Start and end address of each executable mapping of its file.
+        filters: Number of seccomp filters of its main thread.
+        program: Identity of the program with these addresses (``Process.program``).
     """
 
     vm: int
@@ -47,16 +49,18 @@ class RubyAddresses:
     program: bytes
 
     def is_code(self, address: int) -> bool:
-        """Is it in Ruby itself?"""
+        """Return whether an address is in Ruby's code."""
         return any(start <= address < end for start, end in self.code)
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Addresses that the injection needs beside Ruby's.
+    """Addresses outside Ruby that an injection needs.
 
-    restore: code that makes ``rt_sigreturn``, as a signal handler returns to
-    sigaction, mmap: the C library's, None where they are not found
+    Attributes:
+        restore: Code that calls ``rt_sigreturn``, to which signal handlers return.
+        sigaction: The C library's function, or None if it was not found.
+        mmap: The C library's function, or None if it was not found.
     """
 
     restore: int
@@ -65,7 +69,7 @@ class Landing:
 
 
 def find_landing(process: Process) -> Landing | None:
-    """Search the files that ``process`` has mapped; None without a way back."""
+    """Search the mapped files of ``process``; return None without ``restore``."""
     restore: int | None = None
     found: dict[str, int] = {}
     for file in _by_likelihood(group_files(mappings(process))):
@@ -95,7 +99,7 @@ def _name(file: MappedFile) -> str:
 
 
 def _by_likelihood(files: list[MappedFile]) -> list[MappedFile]:
-    """The C library first, then Ruby, then all others by size."""
+    """Sort files: first the C library, then Ruby, then the others by size."""
 
     def rank(file: MappedFile) -> tuple[bool, bool, int]:
         name = _name(file)

@@ -1,7 +1,7 @@
-"""Having the agent's hook registered: what it is to see, names, its clock, the end.
+"""Arming the agent's hook: its events, method names, clock, and end.
 
-``Armed`` holds the connection. When that ends, however it ends, the agent takes the
-hook out; the memory stays readable until ``close``.
+``Armed`` holds the connection. When the connection ends, for any reason, the agent
+removes the hook. The memory stays readable until ``close``.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ NAMES_AT_ONCE = 4096
 DIGITS = 2
 """Significant digits of methods' durations."""
 MAX_BLOCKS = 1 << 20
-"""Of histograms, where no other number is requested."""
+"""Default maximum number of histogram blocks."""
 END_SECONDS = 10
-"""Seconds for all that is requested at the end of a session."""
+"""Seconds for all requests at the end of a session."""
 LEARN_SECONDS = 0.1
-"""Between two questions for names that nobody needs yet."""
+"""Seconds between two requests for names that are not needed yet."""
 MAX_TEXT = 1024
-"""Characters of a name or path that are kept."""
+"""Maximum characters of a name or path."""
 MAX_NAMES = 16 << 20
 """Characters of all methods' names and paths; later ones are cut to SHORT_TEXT."""
 SHORT_TEXT = 64
 _MOST_NEAR = 1000
-"""Similar names that are kept, as many as an agent sends."""
+"""Maximum number of similar names, as in the agent."""
 _NEAR_TEXT = 100
-"""Characters of a similar name, as it takes long to compare long names."""
+"""Maximum characters of a similar name, because comparing long names is slow."""
 _MOST_LEFT_OUT = 1000
-"""Names of methods that are left out, as many as an agent hooks one by one."""
+"""Maximum number of omitted methods' names, as many as an agent hooks one by one."""
 _MOST_OVERHEAD = 16
 _THREAD_NAME = 128
-"""Characters of a thread's name that are kept."""
+"""Maximum characters of a thread's name."""
 _UNTESTED = "RBTRACE_UNTESTED_RUBY"
 _MISMATCHES = {
     1: "the event",
@@ -70,10 +70,10 @@ _MISMATCHES = {
     3: "the control frame",
     4: "the method of a frame",
 }
-"""By their numbers in the header: docs/agent/memory.md."""
+"""Mismatches by their number in the header (docs/agent/memory.md)."""
 _TARGET_MODES = (HookMode.RING, HookMode.TABLE, HookMode.SLOW)
 _SCALES = (0.01, 100_000)
-"""Nanoseconds that a tick may take: of 100 GHz down to 10 kHz."""
+"""Limits of a tick in nanoseconds: 100 GHz to 10 kHz."""
 
 
 class Unsupported(RbtraceError):
@@ -81,7 +81,7 @@ class Unsupported(RbtraceError):
 
 
 class HookMismatch(RbtraceError):
-    """The hook disarmed itself, as it read something otherwise than Ruby does."""
+    """The hook disarmed itself, because a value that it read contradicts Ruby."""
 
     def __init__(self, pid: int, mismatch: int) -> None:
         what = _MISMATCHES.get(mismatch, "something")
@@ -95,10 +95,13 @@ class HookMismatch(RbtraceError):
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Methods that are defined in ``owner`` (None: anywhere) and called ``name`` (any).
+    """Methods defined in ``owner`` (None: anywhere) and called ``name`` (None: any).
 
-    kind: ``instance``, ``singleton``, None: both
-    expressions: in Ruby, whose values are to be told with each call
+    Attributes:
+        owner: Name of a class or module.
+        kind: ``instance``, ``singleton``, or None for both.
+        name: Name of the methods.
+        expressions: Ruby expressions whose values are recorded with each call.
     """
 
     owner: str | None = None
@@ -108,12 +111,12 @@ class Selector:
 
     @property
     def word(self) -> str:
-        """The selector as a user writes it, without expressions."""
+        """The selector in a user's notation, without expressions."""
         mark = {"instance": "#", "singleton": "."}.get(self.kind or "", "")
         return f"{self.owner or ''}{mark}{self.name or ''}"
 
     def arguments(self) -> Map:
-        """Return the agent's arguments; an old one may not know ``expressions``."""
+        """Return the agent's arguments. Old agents may not support ``expressions``."""
         found: Map = {"owner": self.owner, "kind": self.kind, "name": self.name}
         if self.expressions:
             found["expressions"] = list(self.expressions)
@@ -122,13 +125,19 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class What:
-    """Events to see, and what becomes of them (docs/agent/arming.md).
+    """An arm request: the events to hook, and their processing (docs/agent/arming.md).
 
-    threshold_ns, cpu, whole: of mode SLOW; cpu: it is of the thread's CPU time
-    select: of which methods; none: of every one
-    histograms: of mode TABLE; without them there are no times either, just entries
-    digits: of the histograms, 2 or 3
-    offsets: of CRuby's structures, by docs/agent/arming.md's names; None: Ruby is asked
+    Attributes:
+        mode: The hook's mode.
+        threshold_ns: In mode SLOW, the shortest duration of a slow call in ns.
+        cpu: In mode SLOW, whether the threshold is CPU time of the thread.
+        whole: In mode SLOW, whether to keep whole trees, not only their slow calls.
+        select: Methods to hook; all if empty.
+        histograms: In mode TABLE, whether to measure durations; otherwise calls are
+            only counted.
+        digits: Significant digits of the histograms, 2 or 3.
+        offsets: Offsets in CRuby's structures, by their names in docs/agent/arming.md.
+            If None, the agent determines them in Ruby.
     """
 
     mode: HookMode
@@ -151,7 +160,7 @@ class What:
 
     @property
     def names_methods(self) -> bool:
-        """May its methods be hooked one by one?"""
+        """True if its methods may be hooked one by one."""
         return self.methods and bool(self.select) and self.mode in _TARGET_MODES
 
     def arguments(self) -> Map:
@@ -183,7 +192,7 @@ class What:
 
 
 def tick_scale(header: Header, now: ClockPair) -> TickScale:
-    """Return the hook's clock's scale, by two pairs read some time apart."""
+    """Return the scale of the hook's ticks, from two pairs read some time apart."""
     ns = now.ns - header.loaded.ns
     ticks = now.ticks - header.loaded.ticks
     if header.clock is TicksOf.MONOTONIC:
@@ -195,33 +204,33 @@ def tick_scale(header: Header, now: ClockPair) -> TickScale:
 
 
 class Armed(Closing):
-    """A process's hook, registered.
+    """The armed hook of a process.
 
     Attributes:
         select: Selectors of the methods to hook.
         shared: The output memory of the hook.
         scale: Converts the hook's ticks to nanoseconds.
-        overhead: Costs that remain after it is disarmed, in the agent's words, safe to
-            show.
+        overhead: Costs that remain after disarming, in the agent's words, safe to
+            print.
         held: True if the program waited for the hook before it did anything.
         targets: Number of methods that were hooked one by one at first; None if all
             methods are hooked together.
         unmatched: Selectors that matched no method at first.
-        near: Names similar to these selectors; safe to show.
-        without_code: Selectors that matched only methods without Ruby code at first, as
-            those written in C.
+        near: Names similar to these selectors; safe to print.
+        without_code: Selectors that matched only methods without Ruby code at first,
+            such as methods written in C.
         native: True if a selected method is written in C; None if unknown.
         left_out: Names of selected methods that Ruby cannot hook one by one, safe to
-            show.
-        why_all: The reason why all methods are hooked although some were selected,
-            safe to show, or empty.
+            print.
+        why_all: The reason why all methods are hooked although some were selected, safe
+            to print, or empty.
         ended: The error that ended the events, NoSuchTarget if the process has ended;
             None until then.
         wall_offset: CLOCK_REALTIME minus ``scale.to_ns``, in ns.
 
     Raises:
         Unsupported: The agent cannot do this in the process.
-        AgentError: The hook is armed already (``busy``), or what ``Agent`` raises.
+        AgentError: The hook is already armed (``busy``), or ``Agent`` failed.
     """
 
     def __init__(
@@ -232,11 +241,15 @@ class Armed(Closing):
         seconds: float = ARM_SECONDS,
         before_all: Callable[[Map, str], None] = lambda hello, why: None,
     ) -> None:
-        """Both get the agent's hello, and may raise; seconds: that it may take.
+        """Arm the hook. Both callbacks get the agent's hello, and may raise.
 
-        before: before anything is done
-        before_all: before all methods are hooked at once, or those written in C; gets
-            ``why_all`` as well
+        Args:
+            process: The process.
+            what: The arm request.
+            before: Called before anything is done.
+            seconds: Time limit of arming.
+            before_all: Called before all methods, or those written in C, are hooked
+                together. It also gets ``why_all``.
         """
         self._process = process
         self._names: list[CalledMethod] = []
@@ -263,7 +276,7 @@ class Armed(Closing):
 
     @property
     def shares_natives(self) -> bool:
-        """Does a native thread run several Ruby threads (RUBY_MN_THREADS=1)?"""
+        """True if native threads run several Ruby threads each (RUBY_MN_THREADS=1)."""
         return "+MN" in (_text(self._agent.hello.get("description")) or "").split()
 
     def _arm(
@@ -310,7 +323,7 @@ class Armed(Closing):
         try:
             pair = self.clock()
         except RbtraceError as error:
-            # It may have ended already; what it did until then can be read.
+            # It may have ended already; its earlier events are still readable.
             self.ended = error
             self._take_events()
             pair = self.shared.header.armed
@@ -322,7 +335,7 @@ class Armed(Closing):
             self.wall_offset = (before + time.time_ns()) // 2 - pair.ns
 
     def _take_matches(self, reply: Map) -> None:
-        """Take in which selectors matched; an old agent tells of all together."""
+        """Store which selectors matched. An old agent reports one result for all."""
         if "unmatched" in reply:
             self.unmatched = self._selectors(reply["unmatched"])
             self.without_code = self._selectors(reply.get("without_code"))
@@ -339,7 +352,7 @@ class Armed(Closing):
     def _order(
         self, what: What, seconds: float, before_all: Callable[[Map, str], None]
     ) -> Map:
-        """Have the methods hooked one by one, or all at once where that cannot be."""
+        """Arm the methods one by one, or all together if that is impossible."""
         hello = self._agent.hello
         has_targets = what.names_methods and hello.get("targets") is True
         if what.c_calls or not has_targets:
@@ -356,17 +369,17 @@ class Armed(Closing):
         return self._agent.call("arm", arguments, seconds)
 
     def close(self) -> None:
-        """End the connection, which takes the hook out, and let the memory go."""
+        """Close the connection, which removes the hook, and unmap the memory."""
         self._agent.close()
         if self.shared is not None:
             self.shared.close()
 
     def fileno(self) -> int:
-        """Readable when ``listen`` has something to hear, as of the process's end."""
+        """Return the connection's descriptor, which is readable when events arrive."""
         return self._agent.fileno()
 
     def listen(self) -> None:
-        """Hear what the agent says unasked; ``ended`` is set when it hung up."""
+        """Read the agent's events; set ``ended`` if it closed the connection."""
         try:
             if not self._agent.listen():
                 self.ended = self._agent.ended()
@@ -375,12 +388,12 @@ class Armed(Closing):
         self._take_events()
 
     def clock(self) -> ClockPair:
-        """The hook's clock, now."""
+        """Return the hook's current clock."""
         reply = self._agent.call("clock")
         return ClockPair(_integer(reply.get("ticks")), _integer(reply.get("ns")))
 
     def look_at_clock(self) -> ClockPair | None:
-        """Return ``clock``; None, and set ``ended``, if the agent does not answer."""
+        """Return ``clock``; if the agent does not answer, set ``ended`` instead."""
         try:
             return self.clock()
         except RbtraceError as error:
@@ -389,10 +402,11 @@ class Armed(Closing):
         return None
 
     def threads(self) -> dict[int, str]:
-        """Names of its threads that have one, by kernel thread id; "" for others.
+        """Return the names of its threads by kernel thread ID; "" for unnamed threads.
 
-        Without the agent's own, and those that share native threads; empty before Ruby
-        3.1, which has no such ids; sets ``ended`` if it cannot be asked.
+        The agent's threads, and threads that share native threads, are omitted. Before
+        Ruby 3.1, which lacks these IDs, the result is empty. If the request fails, this
+        sets ``ended``.
         """
         found = {}
         try:
@@ -410,7 +424,7 @@ class Armed(Closing):
         return found
 
     def method(self, index: int) -> CalledMethod:
-        """Return a number's method; ask the agent for those not yet known."""
+        """Return the method of a number, requesting names that are not yet known."""
         unknown = max(len(self._names), self._requested)
         if index >= unknown and self.ended is None:
             self.learn()
@@ -418,14 +432,14 @@ class Armed(Closing):
 
     @property
     def names(self) -> Sequence[CalledMethod]:
-        """The methods that are known so far, by number."""
+        """The methods known so far, by number."""
         return self._names
 
     def learn(self) -> None:
-        """Ask for the names of all methods seen so far; sets ``ended`` if it cannot.
+        """Request the names of all methods seen so far; set ``ended`` if that fails.
 
-        All the replies together have one deadline. If half of the time is over, the
-        rest is requested next time: busy threads delay each reply.
+        All replies share one deadline. After half of the time, the rest is left for the
+        next call, because busy threads delay each reply.
         """
         if self.ended is not None:
             return
@@ -439,7 +453,7 @@ class Armed(Closing):
                 request = {"from": len(self._names), "count": NAMES_AT_ONCE}
                 left = ends - time.monotonic()
                 taken = self._take_names(self._agent.call("names", request, left))
-                # An agent sends fewer only if it has no more.
+                # The agent sends fewer names only after the last ones.
                 if taken < NAMES_AT_ONCE:
                     break
                 if time.monotonic() > ends - HELLO_SECONDS / 2:
@@ -451,18 +465,18 @@ class Armed(Closing):
         self._take_events()
 
     def keep_learning(self) -> None:
-        """Learn, if it is time to: of a process that is killed no name can be had."""
+        """Request names at intervals, because a killed process cannot report them."""
         now = time.monotonic()
         if self.ended is None and now - self._learnt >= LEARN_SECONDS:
             self._learnt = now
             self.learn()
 
     def begin_end(self) -> None:
-        """Give all that is requested from now on one deadline."""
+        """Set one deadline for all further requests."""
         self._agent.end_within(END_SECONDS)
 
     def disarm(self) -> bool:
-        """Have the hook taken out; False: it is, but the agent did not say so."""
+        """Remove the hook; return False if the agent did not confirm it."""
         if self.ended is not None:
             return False
         try:
@@ -474,7 +488,7 @@ class Armed(Closing):
         return True
 
     def counters(self) -> Counters:
-        """Return the memory's counters, also when all has ended."""
+        """Return the memory's counters, even after the end."""
         found: Counters = self.shared.counters()
         return found
 
@@ -486,7 +500,7 @@ class Armed(Closing):
         self._agent.events.clear()
 
     def _take_names(self, reply: Map) -> int:
-        """Append the methods that follow the known ones; return how many there were."""
+        """Append methods that follow the known ones; return how many were appended."""
         capacity = self.shared.header.methods.capacity
         before = len(self._names)
         for found in _maps(reply.get("methods")):
@@ -507,7 +521,7 @@ def _own_time_namespace() -> int | None:
 
 
 def _method(found: Map, most: int) -> CalledMethod:
-    """most: characters of a name or path"""
+    """Parse a method, cutting each name or path to ``most`` characters."""
     kind = found.get("kind")
     if not isinstance(kind, int) or not 0 <= kind <= max(MethodKind):
         raise MalformedAnswer(f"a method of kind {kind!r}")
@@ -535,7 +549,7 @@ def _text(found: Any, most: int = MAX_TEXT) -> str | None:
 
 
 def _texts(found: Any, number: int, most: int) -> list[str]:
-    """Return at most ``number`` texts, each of at most ``most`` characters."""
+    """Return at most ``number`` strings, each of at most ``most`` characters."""
     items = found if isinstance(found, list) else []
     return [item[:most] for item in items[:number] if isinstance(item, str)]
 

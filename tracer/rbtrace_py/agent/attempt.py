@@ -1,4 +1,4 @@
-"""One attempt to have a text evaluated: stop, register it, wake who sleeps, let go."""
+"""One attempt to evaluate code: stop the thread, register a job, wake it, resume."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from rbtrace_py.linux.ptrace.tracee import Tracee
 Step = Callable[[str], None]
 
 _LONGEST = 1.0
-"""Seconds that the process may be kept waiting; then it goes on without us."""
+"""Seconds that the process may be stopped; then it continues without us."""
 
 _ASKED = (2, 15, 1, 14, 10, 12)
-"""Signals that Ruby handles unless told otherwise: INT, TERM, HUP, ALRM, USR1, USR2."""
+"""Signals that Ruby handles by default: INT, TERM, HUP, ALRM, USR1, USR2."""
 _MOST_ASKED = 3
 _MEANINGLESS = (16, 30, 29)
-"""STKFLT, PWR, IO: Ruby's handler notes one, its main thread wakes up to look, and
-nothing comes of it unless the program traps it (``rb_signal_exec``, signal.c)."""
+"""STKFLT, PWR, IO: Ruby's handler records such a signal, and its main thread wakes up.
+It has no effect unless the program traps it (``rb_signal_exec``, signal.c)."""
 _READ_WRITE = 0x1 | 0x2
 _MAP = 0x02 | 0x20 | 0x100000
 """MAP_PRIVATE, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE (asm-generic/mman-common.h)."""
 _NO_FILE = (1 << 64) - 1
 _SIGACTION_SIZE = 160
-"""``struct sigaction`` of the C library is 152 bytes; the handler stands first."""
+"""The C library's ``struct sigaction`` has 152 bytes; the handler is first."""
 
 
 class Attempts:
-    """Attempts with one text, which is written at the first and stays for all.
+    """Attempts with one text, which is written once and used by all of them.
 
-    Each must be made by a thread that is not used for another.
+    Each attempt must be made in a new thread.
     """
 
     def __init__(
@@ -70,10 +70,11 @@ class Attempts:
         self.stops: list[int] = []
 
     def attempt(self) -> None:
-        """Have the text evaluated at Ruby's next safe moment.
+        """Make Ruby evaluate the text at its next safe point.
 
-        Raises Busy, Late, Stopped (see ``detour``), Refused, NotPermitted,
-        NoSuchTarget.
+        Raises:
+            Busy, Late, Stopped: See ``detour``.
+            Refused, NotPermitted, NoSuchTarget: See ``check``.
         """
         if not self._is_checked:
             self._check_filters()
@@ -90,7 +91,7 @@ class Attempts:
         self._lead(lambda text: (trigger, number), is_waking=True)
 
     def _check_filters(self) -> None:
-        """Raise Refused if its filters of system calls forbid what we need."""
+        """Raise Refused if its seccomp filters forbid a system call that we need."""
         check_state(self._process, self._ruby)
         if not can_read_filters():
             return
@@ -111,14 +112,16 @@ class Attempts:
         return Detour(self._process, tracee, self._memory, restore, deadline, self._at)
 
     def blank(self) -> None:
-        """The text shall not be evaluated any more; it is empty for one that waits."""
+        """Prevent the evaluation of the text: a job that still waits finds it empty."""
         if self._text is not None:
             self._text.blank()
             self._at("blanked")
 
     def is_missed(self) -> bool:
-        """Was the job announced to a thread that sleeps, and another one woken? True
-        once: the next attempt announces it to that other.
+        """Return, once, whether the job was announced to a sleeping thread.
+
+        This happens if another thread was woken. The next attempt announces the job
+        to that thread.
         """
         if self._announced_to in (None, self._current_ec()):
             return False
@@ -130,14 +133,14 @@ class Attempts:
         return None if place is None else self._memory.read(place, 8)
 
     def _register_one(self, text: int) -> tuple[int, ...]:
-        """Once only, as long as it waits: the same function is not taken twice."""
+        """Repeated calls are harmless: Ruby registers a waiting function only once."""
         return (self._ruby.register_one or 0, 0, self._ruby.eval_string or 0, text)
 
     def _preregister(self, text: int) -> tuple[int, ...]:
         return (self._ruby.preregister or 0, 0, self._ruby.eval_string or 0, text)
 
     def _number(self) -> int | None:
-        """Return the number of a job that evaluates the text."""
+        """Return the number of the job that evaluates the text, or None."""
         if self._text is None:
             return None
         memory = ProcessMemory(self._process.pid, self._process)
@@ -168,7 +171,7 @@ class Attempts:
             self._text = Text(self._memory, address, self._code)
             self._at("text")
         detour.run(*job(self._text.address))
-        # One that computes sees to it by itself; each function costs it some stops.
+        # A thread on CPU notices the job by itself; each call costs some stops.
         if is_waking and detour.is_in_call:
             if not self._was_missed:
                 self._announced_to = self._current_ec()
@@ -177,10 +180,11 @@ class Attempts:
         self.stops.append(detour.stopped_ns)
 
     def _make_room(self, detour: Detour, address: int) -> None:
-        """Have it mapped by the process; it is let go where that fails.
+        """Make the process map memory; release the process if that fails.
 
-        What the call returns is lost, so we say where, and see whether it is there.
-        Before Linux 4.17 the address is a hint, which is heeded where it is free.
+        The return value of mmap is lost, so the address is fixed and checked
+        afterwards. Before Linux 4.17 the address is a hint, which the kernel uses if it
+        is free.
         """
         mmap = self._landing.mmap or 0
         detour.run(mmap, address, ROOM_SIZE, _READ_WRITE, _MAP, _NO_FILE, 0)
@@ -196,7 +200,7 @@ class Attempts:
             ) from None
 
     def _wake(self, detour: Detour, caught: set[int]) -> None:
-        """Call Ruby's own handler, if it is known for sure."""
+        """Call Ruby's own signal handler, if its address is certain."""
         if not self._is_handler_known:
             self._handler = self._find_handler(detour, caught)
             self._is_handler_known = True
@@ -205,13 +209,13 @@ class Attempts:
             detour.run(self._handler, signal, 0, 0)
 
     def _caught(self) -> set[int]:
-        """Signals with a handler."""
+        """Return the signals that have a handler."""
         status = parse_status(self._process.read("status"))
         caught = int(status.get("SigCgt", "0"), 16)
         return {number for number in range(1, 65) if caught >> number - 1 & 1}
 
     def _find_handler(self, detour: Detour, caught: set[int]) -> int | None:
-        """The handler that two signals share, if it is in Ruby itself."""
+        """Return the handler that two signals share, if it is in Ruby's code."""
         sigaction = self._landing.sigaction
         candidates = [s for s in _ASKED if s in caught][:_MOST_ASKED]
         if sigaction is None or len(candidates) < 2:

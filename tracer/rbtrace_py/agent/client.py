@@ -1,6 +1,6 @@
 """A connection to the agent in a process: requests and answers.
 
-Each request has one deadline for all of its answer. A signal that asks the command to
+Each request has one deadline for its whole answer. A signal that asks the command to
 end brings the deadline forward, and so does the end of a session.
 """
 
@@ -36,22 +36,22 @@ from rbtrace_py.linux.process import Process, gone, parse_stat
 from rbtrace_py.linux.text import safe_text
 
 Sinks = Mapping[Channel, Callable[[bytes], None]]
-"""Receivers of a channel's bytes; a channel that is not there must not be used."""
+"""Receivers of the bytes by channel; the agent must not use other channels."""
 
 FRAME_SECONDS = 10
 HELLO_SECONDS = 10
 _STOP_SECONDS = 5
-"""Seconds that an exchange may last after a signal that asks for the end."""
+"""Seconds that an exchange may last after a signal that asks the command to end."""
 _SLICE_SECONDS = 0.5
 _ENDING_SECONDS = 1.0
-"""So long a process may live on whose agent hung up as the process is ending."""
+"""Seconds that an ending process may live after its agent closed the connection."""
 _STOPPED_SECONDS = 0.5
-"""So long a process may be stopped before it is said that it is."""
+"""Seconds before a stopped process is reported."""
 _MESSAGE_LIMIT = 4096
 _MOST_FILES = 2
-"""Descriptors that come with a reply: of ``arm``."""
+"""Descriptors that come with a reply (to ``arm``)."""
 _MOST_EVENTS = 4
-"""Events of a connection: ``exit``, and events that later agents may add."""
+"""Maximum events per connection: ``exit``, and events of later agents."""
 _FILES_ROOM = socket.CMSG_SPACE(_MOST_FILES * array.array("i").itemsize)
 _DENIED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 
@@ -61,8 +61,8 @@ class AgentError(RbtraceError):
 
     Attributes:
         code: The code in docs/agent/protocol.md.
-        message: The agent's reason, safe to show.
-        reply: The whole answer, unsafe to show.
+        message: The agent's reason, safe to print.
+        reply: The whole answer, not safe to print.
     """
 
     def __init__(self, pid: int, reply: Map) -> None:
@@ -93,7 +93,7 @@ class AgentError(RbtraceError):
 
 
 class AnotherProgram(BrokenAgent):
-    """The process has executed another program, and with the old one its agent went."""
+    """The process has executed another program, which ended its agent."""
 
 
 class _Ended(Exception):
@@ -107,18 +107,21 @@ class Agent(Closing):
 
     Args:
         process: The process.
-        address: Address of the text to prove our rights with, if it is known. Our proof
-            then goes with the first request, because the agent may wait long for the
-            GVL before each.
+        address: Address of the text for our proof, if it is known. The proof is then
+            sent with the first request, because the agent may wait long for the GVL
+            before each request.
         needs_thread: As in ``connect``.
 
     Attributes:
-        hello: The agent's facts about itself, sent after our proof.
-        events: The events it sent, in order.
+        hello: The agent's self-description, sent after our proof.
+        events: The received events, in order.
         event_bound: Bound of each event.
 
-    Raises Refused, NoAgent, NotPermitted, AgentError, BrokenAgent, NoSuchTarget;
-    MalformedAnswer also if the text is elsewhere than at ``address``.
+    Raises:
+        Refused, NoAgent, NotPermitted, NoSuchTarget: As in ``connect``.
+        AgentError: The agent refused the connection.
+        BrokenAgent: The agent does not answer.
+        MalformedAnswer: The answer is malformed, or ``address`` is wrong.
     """
 
     def __init__(
@@ -153,12 +156,12 @@ class Agent(Closing):
         return self._socket.fileno()
 
     def take_files(self) -> list[int]:
-        """The descriptors that came with the last reply; they are the caller's now."""
+        """Return the descriptors of the last reply; the caller must close them."""
         files, self._files = self._files, []
         return files
 
     def listen(self) -> bool:
-        """Take the event that has come, waiting for all of it; False: it hung up."""
+        """Read the next event; return False if the agent closed the connection."""
         try:
             self._answer(self._deadline(FRAME_SECONDS), {}, until_event=True)
         except _Ended:
@@ -172,10 +175,18 @@ class Agent(Closing):
         seconds: float = HELLO_SECONDS,
         sinks: Sinks | None = None,
     ) -> Map:
-        """The reply to ``command``; its data go to ``sinks`` as they come.
+        """Send a command and return the reply.
 
-        seconds: how long it may take. Raises AgentError if it is refused,
-        BrokenAgent if there is no answer, NoSuchTarget if the process ended.
+        Args:
+            command: Name of the command.
+            arguments: Its arguments.
+            seconds: Time limit.
+            sinks: Receivers of the data that arrives before the reply.
+
+        Raises:
+            AgentError: The agent refused the command.
+            BrokenAgent: The agent does not answer.
+            NoSuchTarget: The process has ended.
         """
         check_filters(self._process, command)
         try:
@@ -184,17 +195,17 @@ class Agent(Closing):
             raise self.ended() from None
 
     def end_within(self, seconds: float) -> None:
-        """Give all further requests together one deadline."""
+        """Set one deadline for all further requests."""
         self._ends = min(self._ends, time.monotonic() + seconds)
 
     def cancel(self) -> None:
-        """Ask it to give up the request under way; a signal handler may do so.
+        """Ask the agent to cancel the current request; signal handlers may call this.
 
-        The answer is then AgentError ``cancelled``, or the reply that was on its way.
+        The answer is then AgentError ``cancelled``, or a reply that was already sent.
         """
         self._is_cancelled = True
         if not self._is_sending:
-            # A frame that would have to wait for room is one too many already.
+            # If the frame does not fit into the buffer now, it would be useless.
             with suppress(OSError):
                 frame = protocol.pack_cancel(self._number)
                 self._socket.send(frame, socket.MSG_DONTWAIT)
@@ -222,7 +233,7 @@ class Agent(Closing):
                 raise
             raise denied(self._process, answer is not None) from None
         except _Ended:
-            # Its agent ends before it, when it ends in an orderly way.
+            # If the process exits normally, its agent ends first.
             if self._process.is_ending() or self._process.wait(_ENDING_SECONDS):
                 raise gone(self._process.pid) from None
             raise NotPermitted(
@@ -238,7 +249,7 @@ class Agent(Closing):
         sinks: Sinks,
         ahead: bytes = b"",
     ) -> Map:
-        """ahead: the request after this one, which does not depend on the reply."""
+        """Send a request. ``ahead`` is the next one, independent of the reply."""
         self._number += 1
         self._reply_bound = bound_of(command)
         data = protocol.pack_request(self._number, {"command": command, **arguments})
@@ -256,7 +267,7 @@ class Agent(Closing):
         return min(self._began + seconds, self._ends)
 
     def _answer(self, deadline: float, sinks: Sinks, until_event: bool = False) -> Map:
-        """The reply that is due, or the next event if no request is under way."""
+        """Return the due reply, or the next event without a request."""
         long = {self._number: bytearray(), 0: bytearray()}
         bounds = {self._number: self._reply_bound, 0: self.event_bound}
         while True:
@@ -290,7 +301,7 @@ class Agent(Closing):
     def _take(
         self, head: Head, payload: bytes, long: bytearray, size: int, sinks: Sinks
     ) -> None:
-        """size: bytes that ``long``, the map that comes in pieces, may have."""
+        """Process a DATA frame; ``size`` is the maximum length of the map ``long``."""
         channel = Channel(head.flags)
         if channel is Channel.MAP:
             if len(long) + len(payload) > size:
@@ -316,7 +327,7 @@ class Agent(Closing):
         return b"".join(pieces)
 
     def _receive(self, size: int, deadline: float) -> bytes:
-        """At least a byte, at most ``size``."""
+        """Receive at least one byte, at most ``size``."""
         while True:
             self._wait_until(deadline)
             try:
@@ -351,20 +362,20 @@ class Agent(Closing):
             except TimeoutError:
                 continue
             except ConnectionError:
-                # Its last words before it hung up can still be read.
+                # Data that it sent before closing can still be read.
                 return
 
     def _wait_until(self, deadline: float) -> None:
-        """Let the socket wait for a slice of the time; raise if the time is over."""
+        """Set the socket's timeout to a slice of the time; raise after the deadline."""
         ends = min(deadline, stop_signal.limit(self._began, _STOP_SECONDS))
         left = ends - time.monotonic()
         if left <= 0:
             raise self._silent()
-        # A signal that comes just before the wait begins does not wake it.
+        # A signal just before the wait does not interrupt it.
         self._socket.settimeout(min(left, _SLICE_SECONDS))
 
     def _check_running(self) -> None:
-        """One that somebody has stopped could not answer; raises BrokenAgent."""
+        """Raise BrokenAgent if the process is stopped and cannot answer."""
         deadline = time.monotonic() + _STOPPED_SECONDS
         while _is_stopped(self._process, "T"):
             if time.monotonic() > deadline:
@@ -385,19 +396,19 @@ class Agent(Closing):
         return BrokenAgent(f"the agent in process {process.pid} does not answer", hint)
 
     def ended(self) -> RbtraceError:
-        """Return why it hung up: NoSuchTarget if the process has ended."""
+        """Return why the connection ended: NoSuchTarget if the process has ended."""
         process = self._process
         hung_up = f"the agent in process {process.pid} hung up"
         if not process.is_ending() and process.program not in (self._program, b""):
             return AnotherProgram(f"{hung_up}: it now runs another program")
-        # Or it ends in an orderly way, and its agent before it.
+        # If the process exits normally, its agent ends first.
         if process.is_ending() or process.wait(_ENDING_SECONDS):
             return gone(process.pid)
         return BrokenAgent(hung_up)
 
 
 def _is_stopped(process: Process, states: str = "Tt") -> bool:
-    """By a signal (T), or by who traces it (t)?"""
+    """Return whether the process is stopped by a signal (T) or a tracer (t)."""
     return parse_stat(process.read("stat")).state in states
 
 

@@ -1,11 +1,11 @@
-"""A stopped thread led through functions of its process, and back where it was.
+"""Making a stopped thread call functions of its process, and restoring it.
 
-Behind each function that it is led to stands, on its own stack, a signal frame with
-everything that the thread had: the function returns into ``rt_sigreturn``, which puts
-all that back. So one change of registers sends it the whole way, and it comes back
-whether we live to see it or not. If we do, we meet it at the beginning of that call and
-lead it on to the next function; or home, by putting back what no frame holds: that it
-was in a system call, for the kernel to take up again with what time was left.
+For each call, a signal frame with the complete state of the thread is written to its
+stack. The function returns into ``rt_sigreturn``, which restores this state. One change
+of registers therefore starts the whole detour, and the thread returns from it even if
+we die. If we live, we catch the thread at the entry of ``rt_sigreturn``. We then start
+the next call, or restore what a frame cannot contain: the system call that the thread
+was in, which the kernel resumes with its remaining timeout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rbtrace_py.linux.ptrace.tracee import Tracee, TraceeStop
 _USER_CODE = 0x33
 """``__USER_CS``: 64-bit code."""
 _ROOM = 40 << 10
-"""Bytes of stack that must be there: frames, vector registers, and the functions."""
+"""Bytes of stack required: frames, vector registers, and the functions."""
 _STOPPING = frozenset({19, 20, 21, 22})
 _FAULTS = frozenset({4, 5, 7, 8, 11, 31})
 """SIGILL, TRAP, BUS, FPE, SEGV, SYS."""
@@ -36,23 +36,30 @@ _BLOCKED = _ALL & ~sum(1 << number - 1 for number in _FAULTS)
 
 
 class Busy(RbtraceError):
-    """Not here, but perhaps a moment later."""
+    """The thread cannot be diverted now; retry later."""
 
 
 class Stopped(RbtraceError):
-    """It was stopped by a signal just now."""
+    """The process was stopped by a signal just now."""
 
 
 class Late(RbtraceError):
-    """It did not come where we waited for it; it goes on, and back, without us."""
+    """The thread did not stop in time; it continues, and returns, without us."""
 
 
 class Detour:
-    """The main thread, stopped; in order: ``stop``, any number of ``run``, ``finish``.
+    """The stopped main thread: call ``stop``, any number of ``run``, and ``finish``.
 
-    restore: address of code that makes ``rt_sigreturn``
-    at: told of each step; for tests, which kill us there
-    stopped_ns: for how long it was kept, when that is over
+    Args:
+        process: The process.
+        tracee: Its main thread.
+        memory: Its memory.
+        restore: Address of code that calls ``rt_sigreturn``.
+        deadline: Latest time (``time.monotonic``) to wait for a stop.
+        at: Called at each step. Tests kill us there.
+
+    Attributes:
+        stopped_ns: Duration of the stop in ns, once it is over.
     """
 
     def __init__(
@@ -77,16 +84,18 @@ class Detour:
 
     @property
     def is_in_call(self) -> bool:
-        """Was it in a system call when it was stopped? Perhaps asleep there."""
+        """True if it was stopped in a system call, where it may have slept."""
         return not self._registers.orig_rax >> 63
 
     # ------------------------------------------------------------------- there
 
     def stop(self) -> None:
-        """Stop it and keep what it has.
+        """Stop the thread and save its state.
 
-        Raises Busy where it cannot be led away, Stopped, RbtraceError in time if it
-        does not stop; it goes on then as if nothing had been.
+        Raises:
+            Busy: The thread cannot be diverted here. It continues unchanged.
+            Stopped: The process was stopped by a signal. It continues unchanged.
+            RbtraceError: The thread did not stop in time.
         """
         self._since = time.monotonic_ns()
         self._tracee.interrupt()
@@ -110,7 +119,7 @@ class Detour:
         self._at("saved")
 
     def _await_interrupt(self) -> int:
-        """Signals that come first are its own. The signal of the stop that we want."""
+        """Wait for our stop, delivering signals that come first; return its signal."""
         while True:
             stop = self._wait()
             if stop.is_interrupt:
@@ -118,7 +127,7 @@ class Detour:
             self._tracee.go_on(stop.signal if stop.is_delivery else 0)
 
     def _check(self) -> None:
-        """Raise Busy unless it can be led away from where it is."""
+        """Raise Busy if the thread cannot be diverted here."""
         registers = self._registers
         if registers.cs != _USER_CODE:
             raise self._busy("it runs 32-bit code")
@@ -132,7 +141,7 @@ class Detour:
         return Busy(text, "Try again")
 
     def _is_in_rseq(self, rip: int) -> bool:
-        """``struct rseq_cs`` of the section: flags, start, length, where to go."""
+        """Return whether ``rip`` is in an rseq section (``struct rseq_cs``)."""
         area = self._tracee.rseq_area()
         if not area:
             return False
@@ -143,7 +152,7 @@ class Detour:
         return bool(0 <= rip - start <= length)
 
     def _has_room(self, top: int) -> bool:
-        """Guard pages cannot be read; the main stack grows where it is touched."""
+        """Return whether the stack has space. The main stack may also grow."""
         try:
             self._reader.read(top - _ROOM, _ROOM)
         except RbtraceError:
@@ -152,21 +161,21 @@ class Detour:
         return True
 
     def reserve(self, size: int) -> int:
-        """Address of ``size`` zeros on its stack, for functions to write to."""
+        """Reserve ``size`` zero bytes on its stack, and return their address."""
         self._floor = self._floor - size & -16
         self._memory.write(self._floor, bytes(size))
         return self._floor
 
     def read(self, address: int, size: int) -> bytes:
-        """Return the bytes that are there now."""
+        """Read bytes of its memory."""
         return self._memory.read(address, size)
 
     def run(self, function: int, *arguments: int) -> None:
-        """Lead it through a function; what that returns is lost.
+        """Make the thread call a function; the return value is lost.
 
-        It stands when this comes back: for another ``run``, or ``finish``.
+        Afterwards the thread is stopped, ready for another ``run`` or ``finish``.
         """
-        # Below what an earlier run may still need to find its way back.
+        # Stay below the stack that an earlier run may need to return.
         frame_at = (self._floor & -16) - signal_frame.FRAME_SIZE
         top = self._floor = frame_at - 8
         home = without_kernel(self._registers)
@@ -176,14 +185,14 @@ class Detour:
         self._tracee.set_registers(self._registers.calling(function, arguments, top))
         self._is_away = True
         self._at("sent")
-        # After, not before: it is the frame that puts the mask back.
+        # After set_registers, because the frame restores the mask.
         self._tracee.set_mask(_BLOCKED)
         self._at("masked")
         self._follow(frame_at)
         self._at("returning")
 
     def _follow(self, frame_at: int) -> None:
-        """Watch it up to the ``rt_sigreturn`` whose frame is there."""
+        """Follow the thread to the ``rt_sigreturn`` with the frame at ``frame_at``."""
         signal = 0
         while True:
             self._tracee.go_on_to_call(signal)
@@ -200,7 +209,7 @@ class Detour:
                     return
 
     def _rescue(self, signal: int) -> None:
-        """A function of its own went wrong: take it out of there."""
+        """Restore the thread after a fault in a called function, and raise."""
         self._restore_all(as_if_not_stopped(self._registers))
         self._detach()
         raise RbtraceError(
@@ -211,17 +220,17 @@ class Detour:
     # -------------------------------------------------------------------- back
 
     def finish(self) -> None:
-        """Put it back where it was and let go."""
+        """Restore the thread and release it."""
         if self._is_away:
             self._come_back()
         self._let_go()
         self._at("detached")
 
     def _come_back(self) -> None:
-        """From its last ``rt_sigreturn``, which is not made, to a stop like the first.
+        """Leave its last ``rt_sigreturn``, which is skipped, for a stop like the first.
 
-        Only there does the kernel heed that it was in a system call; should we not
-        get that far, it goes on as the frame would have had it.
+        Only at such a stop does the kernel resume the system call that was interrupted.
+        If we do not get that far, the thread continues as the frame requires.
         """
         self._restore_all(without_kernel(self._registers))
         self._tracee.interrupt()
@@ -233,7 +242,7 @@ class Detour:
         self._is_away = False
 
     def _restore_all(self, registers: Registers) -> None:
-        """The last step is the one from which the frame is not needed any more."""
+        """Restore the state. The frame is needed until the last step."""
         self._tracee.set_xstate(self._xstate)
         self._at("vectors restored")
         self._tracee.set_mask(self._mask)
@@ -247,7 +256,7 @@ class Detour:
         self._detach()
 
     def _detach(self) -> None:
-        # Before, as it may be it that gets the CPU then.
+        # Measure first: the released thread may get this CPU.
         self.stopped_ns = time.monotonic_ns() - self._since
         self._tracee.detach()
 

@@ -1,4 +1,4 @@
-"""Files for a process to load, in its own root: private, its user's, soon gone."""
+"""Temporary private files for a process to load, in its own root directory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LONGEST_ANSWER = 4096
 
 
 class NoPlace(RbtraceError):
-    """Nowhere in the target's root can files be put."""
+    """Files cannot be written anywhere in the target's root."""
 
 
 class NotRemoved(RbtraceError):
-    """Files are left in the target's root. The next ``placed`` there removes them."""
+    """Files remain in the target's root. The next ``placed`` there removes them."""
 
 
 @contextmanager
@@ -36,15 +36,15 @@ def placed(
 
     The directory (0700) and its files (0600) belong to the user of the process. They
     are removed when the block ends, or when this process ends, even by SIGKILL.
-    Contents of None stand for a file that the process makes: it is only removed.
+    Contents of None denote a file that the process creates: it is only removed.
 
     Yields:
         The directory's path as the process sees it, and the first of ``sockets`` whose
         directory exists now (0700, the same user), or "". That directory stays.
 
     Raises:
-        NoPlace, NotPermitted, NoSuchTarget: The files cannot be made.
-        NotRemoved: The files are still there after the block.
+        NoPlace, NotPermitted, NoSuchTarget: The files cannot be created.
+        NotRemoved: The files still exist after the block.
     """
     for name in files:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
@@ -77,7 +77,7 @@ def placed(
 
 
 def _owner(process: Process) -> Owner:
-    """Effective ids, with which a process opens files."""
+    """Return the effective IDs, with which a process opens files."""
     status = parse_status(process.read("status"))
     try:
         return Owner(
@@ -92,11 +92,14 @@ def _owner(process: Process) -> Owner:
 def _start(
     root: int, owner: Owner, files: Files, sockets: Sequence[str]
 ) -> tuple[int, int, int]:
-    """The keeper's pid, where to read its answer, and what to close to end it."""
+    """Start the keeper; return its pid, the answer's descriptor, and the hold's.
+
+    Closing the hold's descriptor ends the keeper.
+    """
     answer, answer_end = os.pipe2(os.O_CLOEXEC)
     hold_end, hold = os.pipe2(os.O_CLOEXEC)
-    # A signal within a hook of fork is lost, because Python ignores the exception that
-    # a hook raises. The module logging has such a hook.
+    # A signal within a fork hook is lost, because Python ignores exceptions in hooks.
+    # The module logging has such a hook.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         child = os.fork()
@@ -112,7 +115,7 @@ def _start(
 
 
 def _read_answer(process: Process, answer: int) -> tuple[str, str]:
-    """A file system of the target's may let the keeper wait for ever."""
+    """Read the keeper's answer. A file system of the target may block the keeper."""
     text, deadline = b"", time.monotonic() + _ANSWER_SECONDS
     while len(text) < _LONGEST_ANSWER:
         left = max(0.0, deadline - time.monotonic())

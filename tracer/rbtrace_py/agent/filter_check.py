@@ -20,31 +20,31 @@ from rbtrace_py.linux.ptrace.thread_filters import read_filters
 _NAME = "rbtrace agent"
 _WITHOUT_AGENT = "Use a command that needs no agent: dump, stacks, top, record"
 _log = logging.getLogger(__name__)
-_log.addHandler(logging.NullHandler())  # commands print it; a library's user may
+_log.addHandler(logging.NullHandler())  # commands print it; library users may
 
 
 @dataclass(slots=True)
 class _Known:
-    """filters: None if they cannot be read; passed: commands that they allow."""
+    """Filters of a thread (None: unreadable), and the commands that they allow."""
 
     filters: Sequence[Filter] | None
     passed: set[str] = field(default_factory=set)
 
 
 _known: dict[tuple[int, int, int], _Known] = {}
-"""By process, its start, and the number of filters: a thread can only add filters."""
+"""Known filters by process, start time, and their number, which can only grow."""
 _threads: dict[tuple[int, int], int] = {}
-"""A thread of the agent, by process and its start."""
+"""A thread of the agent, by process and start time."""
 
 
 def check_filters(process: Process, command: str) -> bool:
     """Check a command before the agent runs it.
 
-    The thread of the agent is stopped for a moment if it has filters that we may read
-    and have not read yet; the log says so beforehand.
+    If the thread of the agent has filters that we may read and have not read yet, it is
+    stopped briefly. The log announces this.
 
     Returns:
-        False if the thread has filters that cannot be read. The log says so, once.
+        False if the thread has filters that cannot be read, which is logged once.
 
     Raises:
         Refused: A filter kills the process for a system call of the command.
@@ -67,7 +67,7 @@ def check_filters(process: Process, command: str) -> bool:
 
 
 def _filters(process: Process) -> _Known | None:
-    """Return the filters of a thread of the agent; None if it has none."""
+    """Return the filters of a thread of the agent; None without filters."""
     while True:
         tid, count = _thread(process)
         if count == 0:
@@ -86,11 +86,11 @@ def _filters(process: Process) -> _Known | None:
 
 
 def _thread(process: Process) -> tuple[int, int]:
-    """Return a thread of the agent and how many filters that thread has.
+    """Return a thread of the agent and the number of its filters.
 
-    Each thread of the agent begins another, which has the same filters. Ruby does not
-    name a native thread that several threads share (RUBY_MN_THREADS): then it is the
-    thread with the most filters.
+    Threads of the agent start each other, so all have the same filters. Ruby does not
+    name a native thread that several threads share (RUBY_MN_THREADS). Then the thread
+    with the most filters is used.
     """
     former = _threads.get(process.identity)
     if former is not None:
@@ -107,7 +107,7 @@ def _thread(process: Process) -> tuple[int, int]:
 
 
 def _status(process: Process, tid: int) -> Mapping[str, str]:
-    """Return the status of a thread, which is empty if the thread has ended."""
+    """Return the status of a thread, or an empty mapping if it has ended."""
     try:
         return parse_status(process.read(f"task/{tid}/status"))
     except NoSuchTarget:

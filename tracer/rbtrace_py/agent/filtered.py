@@ -1,6 +1,6 @@
 """System calls of the agent, which a seccomp filter of its process may forbid.
 
-Seen in traces of Ruby 2.7 to 4.0: the calls of the detour, of Ruby and the C library
+They were observed with Ruby 2.7 to 4.0: calls of the detour, of Ruby and the C library
 while the code is loaded, and of the agent for each of its commands.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from rbtrace_py.linux.ptrace.seccomp import RESTART, Call, Filter, is_allowed
 
 _THREAD = 0x3D0F00
-"""Flags of clone for a thread, as C libraries make it."""
+"""Flags of clone for a thread in C libraries."""
 _PROCESS = 0x1200011
-"""Flags of clone for a process, as glibc makes it: CLONE_CHILD_SETTID,
-CLONE_CHILD_CLEARTID, SIGCHLD."""
+"""Flags of clone for a process in glibc: CLONE_CHILD_SETTID, CLONE_CHILD_CLEARTID,
+SIGCHLD."""
 
 _SERVING = (
     RESTART,  # the kernel may wake a thread that waits with a timeout
@@ -52,7 +52,7 @@ _SERVING = (
     Call("sendto", 44),
     Call("getrandom", 318),
 )
-"""Calls that the agent makes for any command, and Ruby while it runs threads."""
+"""Calls of the agent for any command, and of Ruby for running threads."""
 _SERVING_OPTIONAL = (
     Call("clone3", 435),
     Call("rseq", 334),
@@ -69,7 +69,7 @@ _SERVING_OPTIONAL = (
     Call("select", 23),
     Call("poll", 7),
 )
-"""The same, where the caller continues if the call fails."""
+"""Calls for the same purposes whose failure the caller tolerates."""
 
 NEEDED = (
     *_SERVING,
@@ -127,14 +127,14 @@ COMMANDS = {
     "fork": _FORKING,
     "stop": (Call("unlink", 87),),
 }
-"""Calls of each command of the agent, beside the calls of any command.
+"""Additional calls of each command.
 
-The child of a dump makes further calls. A filter that kills ends only the child then.
+The child of a dump makes further calls, but a filter that kills ends only the child.
 """
 
 
 def denied_call(filters: Sequence[Filter]) -> str | None:
-    """Return the name of a call that forbids loading the agent, or None."""
+    """Return the name of a call that prevents loading the agent, or None."""
     for call in NEEDED:
         if not is_allowed(filters, call):
             return call.name
@@ -142,14 +142,14 @@ def denied_call(filters: Sequence[Filter]) -> str | None:
 
 
 def calls_of(command: str) -> tuple[Call, ...]:
-    """Return the calls that an agent which is loaded makes for a command."""
+    """Return the calls of a loaded agent for a command."""
     return (*_SERVING, *_SERVING_OPTIONAL, *COMMANDS.get(command, ()))
 
 
 def fatal_call(filters: Sequence[Filter], command: str) -> str | None:
     """Return the name of a call of a command that ends the process, or None.
 
-    A call that fails with an error does not: the agent reports the error.
+    Calls that may fail with an error are not fatal: the agent reports the error.
     """
     return _first_fatal(filters, calls_of(command))
 

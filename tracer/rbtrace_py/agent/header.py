@@ -1,6 +1,6 @@
-"""The header of the agent's shared memory: what it holds, and where.
+"""The header of the agent's shared memory, which describes its layout.
 
-Each place it names has to lie in the file, or all of it is refused.
+A header with a region outside the file is refused.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ BUCKETS = {2: 4_608, 3: 33_792}
 BLOCK_COUNTERS = 64
 COUNTER_BITS = 8
 LEVELS = 64 // COUNTER_BITS
-"""Blocks that count the same buckets, each 8 bits more."""
+"""Blocks that count the same buckets, with 8 more bits each."""
 METHOD = struct.Struct("<QQII40xQQQQQQ16x")
 STREAM = struct.Struct("<QQQQQII16x")
 WAITING_AT = 48
-"""In a stream: the counter of a duration that is yet to be counted there, u32."""
+"""Offset in a stream: the counter of a duration not yet counted there, u32."""
 BLOCK = struct.Struct(f"<{BLOCK_COUNTERS}B")
 PLACE = struct.Struct("<IHH")
 _MOST_LARGER = 4
@@ -34,7 +34,7 @@ _FIXED = struct.Struct("<8sIIQIIIIQQQQQQIIQIIQIIQIIQIIQ")
 
 
 class HookMode(IntEnum):
-    """The hook's way to handle an event."""
+    """The hook's way to process events."""
 
     EMPTY = 0
     RING = 1
@@ -44,7 +44,7 @@ class HookMode(IntEnum):
 
 
 class Flag(IntFlag):
-    """Flags that the hook was armed with."""
+    """Flags with which the hook was armed."""
 
     METHODS = 1
     C_CALLS = 2
@@ -61,7 +61,7 @@ class Flag(IntFlag):
 
 
 class TicksOf(IntEnum):
-    """The clock that a tick belongs to."""
+    """The clock of the ticks."""
 
     MONOTONIC = 0
     TSC = 1
@@ -83,7 +83,7 @@ class Condition(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class ClockPair:
-    """``ticks``, and ``ns`` of CLOCK_MONOTONIC in the target's time namespace."""
+    """A time in ``ticks`` and in ``ns`` (CLOCK_MONOTONIC in the target's namespace)."""
 
     ticks: int
     ns: int
@@ -91,14 +91,14 @@ class ClockPair:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """``capacity`` things of ``size`` bytes from ``offset``; 0 if there are none."""
+    """``capacity`` items of ``size`` bytes from ``offset``; all 0 if it is absent."""
 
     offset: int
     capacity: int
     size: int
 
     def place(self, index: int) -> int:
-        """Return the offset of a part; raises BrokenAgent if there is no such part."""
+        """Return the offset of an item; raises BrokenAgent if it is out of range."""
         if not 0 <= index < self.capacity:
             raise BrokenAgent(f"the agent's memory has no number {index}")
         return self.offset + index * self.size
@@ -106,15 +106,17 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The part that does not change after arming.
+    """The part of the memory that does not change after arming.
 
-    size: bytes of the file
-    pid: as the process sees it
-    mult: ns = ticks * mult >> 32, measured when it was armed
-    loaded, armed: the clock when the agent was loaded, and when it was armed
-    places: of which method and part of its histogram each of the blocks is
-    digits: of the histograms; 0: there are none
-    ring_records: of each stream, a power of two; 0: no rings
+    Attributes:
+        size: Size of the file in bytes.
+        pid: Pid in the process's own namespace.
+        mult: Clock scale, measured at arming: ns = ticks * mult >> 32.
+        loaded: The clock when the agent was loaded.
+        armed: The clock when the hook was armed.
+        places: Region with the method and histogram part of each block.
+        digits: Significant digits of the histograms; 0: none.
+        ring_records: Records per ring, a power of two; 0: no rings.
     """
 
     size: int
@@ -194,8 +196,8 @@ def _region(name: str, found: Region, least: int, limits: tuple[int, int]) -> Re
     """Return the region.
 
     Raises:
-        BrokenAgent: It does not lie within ``limits``, or its items are smaller than
-            ``least`` bytes or much larger.
+        BrokenAgent: It is outside ``limits``, or its items are smaller than ``least``
+            bytes or much larger.
     """
     if found.offset == 0:
         return Region(0, 0, 0)

@@ -1,8 +1,8 @@
-"""The agent's hook on method events, built from its source for this machine.
+"""The agent's hook on method events, built from source for this machine.
 
-One shared object serves every Ruby of an architecture. A wheel carries it, built; in a
-checkout, or on another kind of machine, it is built when it is first needed, and kept
-in the user's cache.
+One shared object serves every Ruby of an architecture. A wheel contains it. In a
+checkout, or on another kind of machine, it is built when needed and cached for the
+user.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rbtrace_py.linux import cache
 from rbtrace_py.linux.text import safe_text
 
 BUILT = Path(__file__).parent / "built"
-"""Builds that a wheel carries (setup.py), each by the key of its source."""
+"""Builds in a wheel (setup.py), by the key of their source."""
 SOURCES = Path(__file__).parent / "source" / "sources.txt"
 """The list of its sources, which ext/agent/build.rb and extconf.rb read too."""
 
@@ -40,7 +40,7 @@ class NotBuilt(RbtraceError):
 
 
 def hook() -> bytes:
-    """The shared object; raises NotBuilt, which says what is missing."""
+    """Return the shared object; raises NotBuilt with the missing requirement."""
     key = _key()
     kept = _carried(key) or _cached_hook(key)
     if kept is None:
@@ -50,7 +50,7 @@ def hook() -> bytes:
 
 
 def build_into(folder: Path) -> None:
-    """Build it for a wheel, whose ``BUILT`` this will be; raises NotBuilt."""
+    """Build it for a wheel, in which ``folder`` will be ``BUILT``; raises NotBuilt."""
     built = _build(_compiler())
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{_key()}.so").write_bytes(built)
@@ -73,7 +73,7 @@ def _sources() -> list[Path]:
 
 
 def _source() -> bytes:
-    """All of it, to be told from another one's."""
+    """Return all of the source, from which the key is computed."""
     try:
         headers = sorted((SOURCES.parent / "hook").glob("*.h"))
         return b"\0".join(path.read_bytes() for path in (*_sources(), *headers))
@@ -90,7 +90,7 @@ def _cached_hook(key: str) -> bytes | None:
 
 
 def _compiler() -> list[str]:
-    """``$CC`` if that is set, else the first that there is."""
+    """Return ``$CC`` if it is set, else the first compiler found."""
     configured = shlex.split(os.environ.get("CC", ""))
     names = configured[:1] or _COMPILERS
     if found := next(filter(None, map(shutil.which, names)), None):
@@ -123,7 +123,7 @@ def _build(compiler: list[str]) -> bytes:
 
 
 def _not_built(compiler: list[str], said: bytes) -> NotBuilt:
-    """The first line that says error, or simply the first."""
+    """Build the error with the first line that contains "error", or the first line."""
     lines = said.splitlines() or [b"no reason given"]
     line = next((line for line in lines if b"error" in line.lower()), lines[0])
     return NotBuilt(

@@ -1,10 +1,10 @@
-"""Ruby code put into a process that never loaded anything of ours.
+"""Injection of Ruby code into a process without our code.
 
-Its main thread is stopped for about a millisecond. It is led through its own ``mmap``,
-which makes room for the text; then through the two functions that a signal handler of
-Ruby's may call: one that has the text evaluated at the next safe moment, and Ruby's own
-handler, for a signal that means nothing to it, which wakes who sleeps. What runs then
-tells us so. Until it does, the same is done again.
+The main thread is stopped for about a millisecond and made to call three functions.
+``mmap`` allocates memory for the text. A function that signal handlers may call
+registers a job, which evaluates the text at the next safe point. Ruby's own signal
+handler, for a signal that Ruby ignores, wakes the thread. The injected code
+acknowledges that it runs. Until then, the attempt is repeated.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.5, 3.0
 thread keeps the GVL for 0.1 s, and the code has to wait for it twice."""
 _BUSY_WAIT, _LONGEST_BUSY_WAIT, _LATE_WAIT = 0.002, 0.2, 0.2
 LONGEST_POLL = 0.01
-"""Longest pause between two polls, in seconds. The agent, once loaded, waits 0.02 s for
-us (``welcome``, server.rb): if we connect later, it has to wait for the GVL first."""
+"""Longest pause between two polls, in seconds. The loaded agent waits 0.02 s for us
+(``welcome``, server.rb). If we connect later, it must wait for the GVL first."""
 
 
 class NotAcknowledged(RbtraceError):
-    """The code was not run in time; it will not be any more."""
+    """The code did not run in time, and will not run later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
     """The cost of an injection.
 
-    stopped_ns, longest_ns: for how long the main thread stood, in all and at once
-    attempts: how often
-    answer_ns: from the beginning to the acknowledgement
+    Attributes:
+        stopped_ns: Total time that the main thread was stopped.
+        longest_ns: Longest stop.
+        attempts: Number of attempts.
+        answer_ns: Time from the beginning to the acknowledgement.
     """
 
     stopped_ns: int
@@ -66,15 +68,15 @@ def inject(
     limit: float = 10.0,
     at: Step = _nothing,
 ) -> Injection:
-    """Make ``process`` evaluate ``code``, and return when this is ``acknowledged``.
+    """Make ``process`` evaluate ``code``, and wait until this is ``acknowledged``.
 
     Args:
         process: The process.
         ruby: Addresses in its Ruby.
-        code: Ruby text. It runs in the context of a trap's handler, maybe twice. It
-            should start a thread, which must do no harm if it starts again.
+        code: Ruby text. It runs in the context of a trap handler, maybe twice. It
+            should start a thread. Starting a second such thread must be harmless.
         acknowledged: Returns whether the code has run.
-        limit: Seconds.
+        limit: Time limit in seconds.
         at: Called at each step.
 
     Raises:
@@ -111,7 +113,7 @@ def _until(
     acknowledged: Callable[[], bool],
     deadline: float,
 ) -> None:
-    """Try again and again, longer apart each time."""
+    """Repeat attempts at growing intervals."""
     wait, busy_wait = _FIRST_WAIT, _BUSY_WAIT
     failure: RbtraceError = NotAcknowledged(
         f"process {process.pid} did not run the code in time",

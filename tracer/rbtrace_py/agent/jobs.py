@@ -1,7 +1,7 @@
-"""Ruby's table of postponed jobs (3.3 and later), to learn the number of ours.
+"""Ruby's table of postponed jobs (3.3 and later), from which we learn a job's number.
 
-``rb_postponed_job_preregister`` returns it, but a call through a signal frame loses
-what it returns.
+``rb_postponed_job_preregister`` returns the number, but a call through a signal frame
+loses the return value.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.memory import Memory
 
 _VM_SIZE = 16 << 10
-"""Bytes of ``rb_vm_t`` looked through: it has 2 to 8 kB. Up to 4.0 its member
+"""Bytes of ``rb_vm_t`` that are searched: it has 2 to 8 kB. Up to 4.0 its member
 ``postponed_job_queue`` points to the table (vm_core.h)."""
 _PAGE = 4096
 _JOBS = 32
-"""PJOB_TABLE_SIZE (vm_trace.c); the table begins the structure."""
+"""PJOB_TABLE_SIZE (vm_trace.c); the table is at the start of the structure."""
 _JOB = struct.Struct("<QQ")
 """``struct rb_postponed_job``: function, data."""
 _LOWEST, _HIGHEST = 1 << 16, 1 << 47
@@ -53,7 +53,7 @@ def find_handle(
 def _number_in(
     memory: Memory, table: int, job: tuple[int, int], is_code: Callable[[int], bool]
 ) -> int | None:
-    """Jobs are numbered from 0 without a gap, and never taken out."""
+    """Return a job's number. Numbers have no gaps, and jobs are never removed."""
     if not _LOWEST <= table < _HIGHEST or table % 8:
         return None
     try:

@@ -1,8 +1,8 @@
-"""A process of ours that makes files for a target, as the target's user, and removes
-them when we let go of it or end, in whatever way.
+"""A helper process that makes files for a target, as the target's user.
 
-It has no more rights than that user, so that nothing in a root that belongs to the
-target (links, other's directories) can make it do what the user could not.
+It removes the files when we release it or end in any way. It has only that user's
+rights. Links and foreign directories in the target's root therefore cannot make it do
+anything that the user could not do.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import NoReturn
 from rbtrace_py.linux.paths_in_root import open_directory_in_root
 
 PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")
-"""Directories of the target's root, the first that will do is taken."""
+"""Directories of the target's root, in order of preference."""
 
 Files = Mapping[str, bytes | None]
-"""Contents by name; None: the process may make such a file."""
+"""Contents by name; None: a file that the process may create."""
 
 _MOST_TRIES = 10
 _STALE = re.compile(r"\.rbtrace-[0-9a-f]{16}", re.ASCII)
@@ -42,7 +42,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom to be, as our user namespace numbers them; groups beside gid."""
+    """The user to become, in our user namespace; ``groups`` excludes ``gid``."""
 
     uid: int
     gid: int
@@ -57,11 +57,18 @@ def keep(
     answer: int,
     hold: int,
 ) -> NoReturn:
-    """Make ``files``, say where on ``answer``, remove them at the end of ``hold``.
+    """Make ``files``, answer with their path, and remove them when ``hold`` is closed.
 
-    root: descriptor of the target's root; ``answer`` and ``hold`` are of pipes.
-    What is said is JSON: {"path": …, "socket": …} or {"error": …}; the socket is one of
-    ``sockets`` whose directory is there now, or "". To be called in a child of ours.
+    This must be called in a child process. The answer is JSON: {"path": …, "socket": …}
+    or {"error": …}. The socket is one of ``sockets`` whose directory exists now, or "".
+
+    Args:
+        root: Descriptor of the target's root.
+        owner: User of the files.
+        files: Contents by name.
+        sockets: Possible paths of the agent's socket.
+        answer: Pipe to write the answer to.
+        hold: Pipe that the parent closes at the end.
     """
     try:
         _leave_us({root, answer, hold})
@@ -83,11 +90,11 @@ def keep(
 
 
 def _leave_us(kept: set[int]) -> None:
-    """Nothing of ours stays open, and no Ctrl-C ends it before its time."""
+    """Close all other descriptors, and ignore Ctrl-C."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
-    # Standard output may be a pipe whose end somebody waits for.
+    # Standard output may be a pipe that a reader expects to be closed.
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
@@ -101,10 +108,11 @@ def _leave_us(kept: set[int]) -> None:
 
 
 def _become(owner: Owner) -> None:
-    """Only root can become another; without capabilities, whoever it is then.
+    """Become another user, which only root can do, and drop all capabilities.
 
-    Nobody with that user's rights may trace us: /proc/PID/exe is our interpreter, and
-    our memory a copy of the tracer's. A change of user sets what fs.suid_dumpable says.
+    Processes of that user must not trace us: /proc/PID/exe is our interpreter, and our
+    memory is a copy of the tracer's. A change of user resets the dumpable flag to
+    fs.suid_dumpable.
     """
     _hide()
     if os.geteuid() == 0:
@@ -125,10 +133,10 @@ def _hide() -> None:
 
 
 class _Directory:
-    """A new directory with the files in it, gone when the block ends.
+    """A new directory with files, which is removed when the block ends.
 
-    It is locked (flock) for so long. The lock of a keeper that was killed is free: the
-    next keeper removes the directory.
+    It is locked (flock) during the block. If a keeper is killed, its lock is released,
+    and the next keeper removes the directory.
     """
 
     def __init__(self, root: int, owner: Owner, files: Files) -> None:
@@ -163,7 +171,7 @@ class _Directory:
             self._fd = _open_folder(self._name, self._place)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             if not os.fstat(self._fd).st_nlink:
-                # Another keeper has removed it, as it was not locked yet.
+                # Another keeper removed it before it was locked.
                 os.close(self._fd)
                 self._fd = -1
         for name, data in self._files.items():
@@ -185,7 +193,7 @@ class _Directory:
 
     def _remove(self) -> None:
         if self._fd >= 0:
-            # The process may make its file after we have looked for that.
+            # The process may create its file while we remove the others.
             for _ in range(_MOST_TRIES):
                 if self._try_to_remove():
                     break
@@ -237,15 +245,15 @@ def _opened(name: str, place: int) -> Iterator[int]:
 
 
 def _open_folder(name: str, place: int) -> int:
-    """Open a directory in ``place``, which may not be a link; raises OSError."""
+    """Open a directory in ``place``, but not a link to one; raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(name, flags, dir_fd=place)
 
 
 def _prepare_socket(root: int, uid: int, sockets: Sequence[str]) -> str:
-    """The first path whose directory is the user's alone, made if need be; "" if none.
+    """Return the first path whose directory, created if needed, is private, or "".
 
-    A socket that is there goes: nobody listens on it, or it would have answered.
+    An existing socket is removed: its server is gone, or it would have answered.
     """
     for path in sockets:
         directory, name = os.path.split(path)
@@ -259,7 +267,7 @@ def _prepare_socket(root: int, uid: int, sockets: Sequence[str]) -> str:
 
 
 def _private_directory(root: int, path: str, uid: int) -> int:
-    """Open it; raises OSError where it belongs to another, or others may enter it."""
+    """Open a directory; raises OSError if others own it or can enter it."""
     parent, name = os.path.split(path)
     place = open_directory_in_root(root, parent)
     try:
@@ -277,14 +285,14 @@ def _private_directory(root: int, path: str, uid: int) -> int:
 
 
 def _check_place(root: int, place: int, uid: int) -> None:
-    """It can be trusted, and executed from."""
+    """Raise PermissionError unless the directory is trusted and allows execution."""
     _check_owner(root, place, uid)
     if os.fstatvfs(place).f_flag & os.ST_NOEXEC:
         raise PermissionError(1, "mounted noexec")
 
 
 def _check_owner(root: int, place: int, uid: int) -> None:
-    """Nobody but the target's user, or its root, may move what is made there."""
+    """Raise PermissionError if others than the user and root may move its files."""
     status = os.fstat(place)
     trusted: Sequence[int] = (0, uid, os.stat(".", dir_fd=root).st_uid)
     if status.st_uid not in trusted:

@@ -1,22 +1,22 @@
 # frozen_string_literal: true
 
-# Begins the agent in a process that never loaded it, or again where it was taken out
-# of service. What follows __END__, in the text that is made of this, is the agent.
+# Starts the agent in a process that never loaded it, or restarts a stopped agent. The
+# tracer appends the agent's source after __END__.
 #
-# Evaluated in a thread of its own; it may be more than once, but only one can make the
-# link "begun" in the tracer's folder. "said" leads to "done" and the address of the
-# text that the tracer, as process `peer`, proves with; or to what went wrong. The tracer
-# is answered here if it comes at once, as nobody else has the GVL then. `library` is a
-# thread that loads socket.so, or nil.
+# The code is evaluated in a new thread, maybe more than once, but only one thread can
+# create the link "begun" in the tracer's folder. The link "said" contains "done" and the
+# address of the text for the proof of the tracer, which is process `peer`, or the error.
+# If the tracer connects at once, it is answered here, while this thread still has the
+# GVL. `library` is a thread that loads socket.so, or nil.
 #
-# Every file that is touched, and every wait, costs 0.1 s for each thread that is busy,
-# as it gives up the GVL. Making a link does not. Nothing is required or loaded
-# by its path: what a program hooks into that (caches of compiled code, reloaders) would
-# take note of files that are gone a moment later.
+# Each file access and each wait releases the GVL, which costs 0.1 s per busy thread.
+# Creating a link does not. Nothing is required or loaded by its path, because hooks of
+# the program (caches of compiled code, reloaders) would record files that will be
+# removed.
 lambda do |text, folder, socket, peer, library|
   File.symlink("begun", "#{folder}/begun")
   begin
-    # A tracer that was killed may have begun the same a moment ago.
+    # A tracer that was killed may have started the same a moment ago.
     before = Thread.main.thread_variable_get(:rbtrace_loader)
     Thread.main.thread_variable_set(:rbtrace_loader, Thread.current)
     before.join if before&.alive?
@@ -34,14 +34,14 @@ lambda do |text, folder, socket, peer, library|
       begin
         RubyVM::InstructionSequence.compile(source, path, path).eval
       ensure
-        # The tracer was killed, and its files went: who comes next begins anew.
+        # If the tracer was killed, its files are gone: the next tracer starts over.
         ::Tracepoint.__send__(:remove_const, :Agent) if defined?(::Tracepoint::Agent) && !::Tracepoint::Agent.respond_to?(:start)
       end
     end
     made = ::Tracepoint::Agent.path or raise "no socket could be made in #{::Tracepoint::Agent::Place.directories.join(" or ")}"
     address = ::Tracepoint::Agent.expect(peer) if ::Tracepoint::Agent.respond_to?(:expect)
     found = "done #{address}".rstrip
-  rescue Exception => e # rubocop:disable Lint/RescueException -- it is told, whatever it is
+  rescue Exception => e # rubocop:disable Lint/RescueException -- every error is reported
     found = "#{e.class}: #{e.message}".b.delete("\0")
   end
   File.symlink(found.byteslice(0, 2000), "#{folder}/said")

@@ -1,4 +1,4 @@
-"""The agent put into a process: its files, the code that loads them, its answer."""
+"""Loading of the agent into a process: its files, the loader code, and its answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HERE = Path(__file__).parent
 _LOADER, _AGENT = _HERE / "load.rb", _HERE / "source" / "agent.rb"
 _PART = re.compile(rb'^require_relative "([a-z/]+)"$', re.MULTILINE)
 _COMMENT = b"# frozen_string_literal: true\n"
-"""That each part begins with; Ruby heeds it at the head of a file only."""
+"""The beginning of each part; Ruby honors it only at the head of a file."""
 _BEGUN, _SAID = "begun", "said"
 _DONE = re.compile("done(?: ([0-9]{1,20}))?")
 _SHORTEST_POLL, _SLOWEST_POLL, _SLOWEST_GREETING = 0.001, 0.005, 0.1
@@ -46,23 +46,23 @@ _CODE = (
     "::RubyVM::InstructionSequence.compile(text,path,path).eval"
     ".call(text,folder,socket,peer,library);rescue ::Exception;end}\n%s\n%s\n"
 )
-"""Run where a trap's handler would be: there a thread may be begun, and little else.
-Whatever happens in it is not to reach the program. The whole text of the agent stands
-in it: to read a file gives up the GVL, 0.1 s for every thread that is busy. To
-load a library gives it up too, so two threads load one each at the same time. The
-second waits for the first before it asks for the same library: up to 3.1, with -w, Ruby
-would print that it is being loaded. The priority lets it keep the lock for longer than
-0.1 s, should the processor be busy; it needs some 0.02 s of it."""
+"""Code that runs in the context of a trap handler, which can start a thread but do
+little else. Its errors must not reach the program. It contains the whole text of the
+agent, because reading a file releases the GVL, which costs 0.1 s per busy thread.
+Loading a library releases it too, so two threads load one library each at the same
+time. The second waits for the first before it requires the same library: up to 3.1,
+with -w, Ruby would print a warning about a circular require. The priority lets the
+thread hold the GVL for longer than 0.1 s if the CPU is busy; it needs about 0.02 s."""
 _END = "RBTRACE_PY_END"
 
 
 class NotLoaded(RbtraceError):
-    """The process began to load the agent, and could not."""
+    """The process began to load the agent, but failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """hello: what the agent said of itself; answer_ns: from the beginning to that."""
+    """A loaded agent: its hello, and the time from the beginning to that in ns."""
 
     injection: Injection
     hello: dict[str, object]
@@ -70,16 +70,17 @@ class Loaded:
 
 
 def agent_files(hook: bytes | None) -> Files:
-    """Return the files to put there: the hook, and names of what the process makes.
+    """Return the files to place: the hook, and names of files that the process creates.
 
-    hook: the shared object; None: method events are done without
+    Args:
+        hook: The shared object, or None for an agent without method events.
     """
     files: Files = {_BEGUN: None, _SAID: None}
     return files if hook is None else {**files, "agent_hook.so": hook}
 
 
 def agent_text() -> str:
-    """The code that loads the agent, and the agent; raises RbtraceError."""
+    """Return the loader and the agent as one text; raises RbtraceError."""
     try:
         return (_LOADER.read_bytes() + b"__END__\n" + _joined(_AGENT)).decode()
     except OSError as error:
@@ -90,7 +91,7 @@ def agent_text() -> str:
 
 
 def _joined(path: Path) -> bytes:
-    """The agent as one file: each part where it is required."""
+    """Return the agent as one file, with each part in place of its require."""
 
     def part(found: re.Match[bytes]) -> bytes:
         whole = (path.parent / f"{found[1].decode()}.rb").read_bytes()
@@ -111,7 +112,7 @@ def load_agent(
     Args:
         process: The process.
         ruby: Addresses in its Ruby.
-        files: As from ``agent_files``.
+        limit: Time limit in seconds for everything.
         limit: Seconds in all.
         at: Called at each step.
 
@@ -144,10 +145,10 @@ def load_agent(
 
 @contextmanager
 def alone(process: Process, deadline: float) -> Iterator[None]:
-    """One tracer at a time puts the agent into a process; raises RbtraceError.
+    """Lock a process, so that only one tracer at a time loads an agent into it.
 
-    Any file of /proc would do for a lock, if not for who may open it: this one opens
-    only to those who might trace the process (ptrace(2), PTRACE_MODE_READ).
+    Only users who may trace the process can open its ``environ``, and thus take the
+    lock (ptrace(2), PTRACE_MODE_READ). Raises RbtraceError at the deadline.
     """
     file = process.open("environ")
     backoff = Backoff(_SLOWEST_POLL, _SLOWEST_GREETING)
@@ -175,9 +176,13 @@ def _locked(file: int) -> bool:
 def _greet(
     process: Process, program: bytes, address: int | None, deadline: float
 ) -> dict[str, object]:
-    """Ask it who it is. Its socket is there by now.
+    """Return the agent's hello. Its socket exists by now.
 
-    address: of the text to prove with, if it is known
+    Args:
+        process: The process.
+        program: Its program, which must not change.
+        address: Address of the text for the proof, if known.
+        deadline: Latest time (``time.monotonic``) to connect.
     """
     backoff = Backoff(_SLOWEST_POLL, _SLOWEST_GREETING)
     while True:
@@ -185,7 +190,7 @@ def _greet(
             with Agent(process, address) as agent:
                 return dict(agent.hello)
         except MalformedAnswer:
-            # One of another pid namespace, as we are, was before us, and has our text.
+            # Another tracer, outside the pid namespace as we are, used our text first.
             if address is None:
                 raise
             address = None
@@ -196,7 +201,7 @@ def _greet(
 
 
 class Said(Closing):
-    """The links that load.rb has made, which the process could have replaced."""
+    """The links that load.rb has created, which the process may have replaced."""
 
     def __init__(self, process: Process, folder: str, program: bytes) -> None:
         self._process = process
@@ -218,13 +223,15 @@ class Said(Closing):
         self._folder = -1
 
     def has_begun(self) -> bool:
-        """Return whether one of its threads has begun; raise NotLoaded if none can."""
+        """Return whether a loading thread has started; raises NotLoaded on failure."""
         return self._read(_BEGUN) is not None
 
     def await_end(self, deadline: float) -> int | None:
-        """Wait until it has come to its end; raises NotLoaded if that was an error.
+        """Wait until loading ends; return the address of the proof's text, if known.
 
-        The address of the text to prove with, if it said one.
+        Raises:
+            NotLoaded: Loading failed.
+            NotAcknowledged: The deadline passed.
         """
         backoff = Backoff(_SHORTEST_POLL, LONGEST_POLL)
         while (found := self._read(_SAID)) is None:
@@ -244,10 +251,11 @@ class Said(Closing):
         return int(done[1]) if done[1] else None
 
     def _read(self, name: str) -> bytes | None:
-        """Return a link's target; None if the process has no such link.
+        """Return a link's target; None if the process has not created the link.
 
-        Raises NotLoaded if the directory was removed, as another attach does if the
-        helper that keeps the files was killed.
+        Raises:
+            NotLoaded: The directory was removed. Another attach does this if the helper
+                that keeps the files was killed.
         """
         try:
             status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
@@ -264,7 +272,7 @@ class Said(Closing):
 
 
 def _pause(process: Process, program: bytes, seconds: float) -> None:
-    """Raises NoSuchTarget once it has ended, RbtraceError once it runs another."""
+    """Wait; raise NoSuchTarget if the process ended, RbtraceError if it called exec."""
     if process.wait(max(seconds, 0.001)):
         raise gone(process.pid)
     check_program(process, program)

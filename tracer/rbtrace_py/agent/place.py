@@ -1,6 +1,6 @@
-"""The agent's socket of a process: where it is, and whether it is the process's own.
+"""The agent's socket of a process: its path, and the check that it is genuine.
 
-docs/agent/access.md, "The socket's place" and "Who may do what".
+See docs/agent/access.md, "The socket's place" and "Who may do what".
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from rbtrace_py.linux.text import safe_text
 
 _BASES = ("/tmp", "/dev/shm")
 _ROOT = 0
-"""A server that root started has its socket there, and becomes another user after."""
+"""The user of a server that was started by root and then changed its user."""
 _VARIABLE, _RUNTIME = b"TRACEPOINT_AGENT_DIR", b"XDG_RUNTIME_DIR"
 _LONGEST_PATH = 4096
 """PATH_MAX."""
 _CREDENTIALS = struct.Struct("3i")
 _MOST_NAMES = 4096
 _MOST_SOCKETS = 16
-"""Sockets of a directory that are tried."""
+"""Maximum number of sockets tried per directory."""
 _TIMEOUT = struct.Struct("ll")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+-]+")
 """A path that needs no quotes in Ruby code."""
 _MARK = b"\0ruby_version\0"
 _MAX_STRINGS = 64 << 20
 CONNECT_SECONDS = 5
-"""For all sockets together, as one may not take a connection."""
+"""Time limit for all sockets together, because connecting to one may block."""
 HOW_TO_LOAD = (
     'Load it in the program (require "tracepoint/agent", from the gem'
     " tracepoint-usdt), or start it with RUBYOPT=-rtracepoint/agent"
@@ -58,21 +58,29 @@ ENDED_BEFORE = "the program exited before its agent answered"
 
 
 class NoAgent(NoSuchTarget):
-    """No agent in the process, or none that may be talked to."""
+    """The process has no agent, or we may not connect to it."""
 
 
 class HiddenAgent(NotPermitted, NoAgent):
-    """We lack the rights to see whether another user's process has an agent."""
+    """We lack permission to check whether another user's process has an agent."""
 
 
 def connect(process: Process, needs_thread: bool = True) -> socket.socket:
-    """A connection to the agent in ``process``, which the kernel says is its.
+    """Connect to the agent in ``process``; the kernel confirms the peer's pid.
 
-    needs_thread: refuse a process that cannot start the connection's thread. If that
-    thread fails to start, Ruby 3.3 waits for it forever.
-    The agent makes system calls for a connection, so its filters are checked first.
-    Raises Refused, NoAgent (HiddenAgent), NotPermitted, NoSuchTarget if the process
-    has ended.
+    The agent makes system calls for each connection, so its seccomp filters are checked
+    first.
+
+    Args:
+        process: The process.
+        needs_thread: Refuse a process that cannot start the connection's thread. If
+            that thread fails to start, Ruby 3.3 waits for it forever.
+
+    Raises:
+        Refused: A seccomp filter would kill the process.
+        NoAgent: There is no agent, or (HiddenAgent) we may not know.
+        NotPermitted: The kernel denied permission.
+        NoSuchTarget: The process has ended.
     """
     search = _Search(process, needs_thread)
     for directory in chain(_directories(process), _directories_of_root(process)):
@@ -97,7 +105,7 @@ def connect(process: Process, needs_thread: bool = True) -> socket.socket:
 
 
 def _check_rights(process: Process, search: _Search) -> None:
-    """Raise HiddenAgent if our user or our capabilities keep us from its agent."""
+    """Raise HiddenAgent if we lack the permission to reach the agent."""
     user, owner = os.geteuid(), process.uid
     if user not in (_ROOT, owner):
         raise HiddenAgent(
@@ -116,14 +124,14 @@ def _check_rights(process: Process, search: _Search) -> None:
 
 
 def runs_no_ruby(process: Process) -> NoSuchTarget | None:
-    """The error for a process that cannot have an agent; None if it may have one."""
+    """Return the error for a process that cannot have an agent, or None."""
     try:
         may_have = _may_be_ruby(process.identity, process.program, process)
     except RbtraceError:
         return None
     if may_have:
         return None
-    if process.is_ending():  # what it has mapped is gone by then, a Ruby or not
+    if process.is_ending():  # its mappings, Ruby or not, are already gone
         return gone(process.pid)
     return NoAgent(
         f"process {process.pid} ({process.comm}) does not run Ruby",
@@ -133,16 +141,16 @@ def runs_no_ruby(process: Process) -> NoSuchTarget | None:
 
 @lru_cache(maxsize=16)
 def _may_be_ruby(identity: tuple[int, int], program: bytes, process: Process) -> bool:
-    """Found once a program: who waits for an agent asks often."""
+    """Cache the result per program, because waiting for an agent repeats the query."""
     files = mapped_files(process)
-    # Most processes that are asked have one by its name.
+    # Most processes queried have a file with Ruby's name.
     return any(is_ruby_binary(file.binary.path) for file in files) or any(
         _names_ruby(process, file) for file in files
     )
 
 
 def _names_ruby(process: Process, file: MappedFile) -> bool:
-    """Does it define, or at least use, what every Ruby has?"""
+    """Return whether a file defines or uses a symbol that every Ruby has."""
     with suppress(BadElf), open_mapped(process, file) as opened:
         elf = ElfFile(opened.fd, Budget())
         sections = (*elf.named(b".dynstr"), *elf.named(b".strtab"))
@@ -153,9 +161,10 @@ def _names_ruby(process: Process, file: MappedFile) -> bool:
 class _Search:
     """The search for a process's socket.
 
-    reasons: why a socket is not its own, or takes no connection
-    refused: directories that somebody else can have filled, and why
-    is_denied: whether we lacked the rights to use a directory or a socket
+    Attributes:
+        reasons: Why sockets are not genuine or refuse connections.
+        refused: Directories that others may have written to, and why.
+        is_denied: True if we lacked permission for a directory or a socket.
     """
 
     def __init__(self, process: Process, needs_thread: bool) -> None:
@@ -167,7 +176,7 @@ class _Search:
         self.is_denied = False
 
     def connection(self, directory: str) -> socket.socket | None:
-        """Connect to the process's own socket in a directory, if it is there."""
+        """Connect to the process's own socket in a directory, if it exists."""
         try:
             fd = _open_directory(self._process, directory)
         except (OSError, RbtraceError) as error:
@@ -205,7 +214,7 @@ class _Search:
         return None
 
     def _check(self, path: str) -> None:
-        """Raise if a connection to this socket could end the process, or stop it."""
+        """Raise if a connection to this socket could kill or block the process."""
         if not os.path.exists(path):
             return
         check_filters(self._process, "hello")
@@ -218,7 +227,7 @@ class _Search:
 
 
 def _not_its_own(process: Process, directory: int) -> str | None:
-    """Return why others could have put sockets there, None if they could not."""
+    """Return why others could have created sockets there, or None."""
     status = os.fstat(directory)
     if status.st_uid not in (process.uid, _ROOT):
         return f"belongs to user {status.st_uid}"
@@ -228,9 +237,9 @@ def _not_its_own(process: Process, directory: int) -> str | None:
 
 
 def _open_directory(process: Process, directory: str) -> int:
-    """Open a directory as the process resolves its path; it must not be a link itself.
+    """Open a directory in the process's root; it must not be a link itself.
 
-    Raises OSError, and what ``Process.open`` raises.
+    Raises OSError, and the errors of ``Process.open``.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     if not directory.startswith("/"):
@@ -252,9 +261,9 @@ def _open_directory(process: Process, directory: str) -> int:
 
 
 def _open_root(process: Process) -> int:
-    """Open the process's root directory; ours where we may not know.
+    """Open the process's root directory, or ours if that is denied.
 
-    Who listens there is asked of the kernel in any case.
+    The kernel confirms the listener's pid in either case.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     try:
@@ -264,10 +273,10 @@ def _open_root(process: Process) -> int:
 
 
 def _directories(process: Process) -> Iterator[str]:
-    """By preference, as the process has them.
+    """Yield the socket's directories in the process's root, by preference.
 
-    Variables are those that it was started with; a relative path was in the working
-    directory of that time.
+    The variables are those at the program's start. A relative path refers to the
+    working directory of that time.
     """
     variables = _variables(process)
     if directory := variables.get(_VARIABLE):
@@ -281,17 +290,17 @@ def _directories(process: Process) -> Iterator[str]:
 
 
 def _directories_of_root(process: Process) -> Iterator[str]:
-    """Return the directories of a process that was root when its agent began."""
+    """Yield the directories of a process that was root when its agent started."""
     if process.uid != _ROOT == os.geteuid():
         for base in (f"/run/user/{_ROOT}", *_BASES):
             yield f"{base}/rbtrace-agent-{_ROOT}"
 
 
 def socket_places(process: Process) -> list[str]:
-    """Paths that the socket of a new agent may have, by preference.
+    """Return the paths that a new agent's socket may have, by preference.
 
-    None where the program says itself which directory it wants. They stand in Ruby code
-    later: a directory with other than plain characters is left out.
+    The list is empty if the program chooses the directory itself. The paths will be
+    part of Ruby code, so directories with special characters are omitted.
     """
     if _variables(process).get(_VARIABLE):
         return []
@@ -309,7 +318,7 @@ def _can_read_variables(process: Process) -> bool:
 
 
 def _variables(process: Process) -> dict[bytes, str]:
-    """Return those that name a directory."""
+    """Return the environment variables that name a directory."""
     try:
         words = process.read("environ").split(b"\0")
     except RbtraceError:
@@ -320,7 +329,7 @@ def _variables(process: Process) -> dict[bytes, str]:
 
 
 def _inner_uid(process: Process, uid: int) -> int | None:
-    """The number that a user of ours has for the process, None if it has none."""
+    """Return the number of our user in the process's namespace, or None."""
     for inner, outer, count in _uid_map(process):
         if outer <= uid < outer + count:
             return inner + uid - outer
@@ -328,13 +337,13 @@ def _inner_uid(process: Process, uid: int) -> int | None:
 
 
 def _uid_map(process: Process) -> list[tuple[int, int, int]]:
-    """Rows of (first number in there, first of ours, how many)."""
+    """Return rows of (first inner number, first outer number, count)."""
     rows = (line.split() for line in process.read("uid_map").splitlines())
     return [(int(inner), int(outer), int(count)) for inner, outer, count in rows]
 
 
 def _names(process: Process, directory: int) -> Iterator[str]:
-    """The name by the rule first; a time namespace has other start times."""
+    """Yield socket names, the expected one first; time namespaces shift start times."""
     pid = inner_id(parse_status(process.read("status")), process.pid)
     name = f"{pid}-{process.start_time}.sock"
     yield name
@@ -348,7 +357,7 @@ def _names(process: Process, directory: int) -> Iterator[str]:
 def _connect(path: str, seconds: float, reasons: list[str]) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        # Blocking: a queue that is full is waited for only so (unix_stream_connect).
+        # Blocking: only this waits for a full queue (unix_stream_connect).
         wait = _TIMEOUT.pack(int(seconds), int(seconds % 1 * 999_999) + 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         connection.connect(path)
@@ -369,7 +378,7 @@ def _connect(path: str, seconds: float, reasons: list[str]) -> socket.socket | N
 
 
 def _foreign(process: Process, connection: socket.socket) -> str | None:
-    """Return why the other end is not the process, or None if it is (SO_PEERCRED)."""
+    """Return why the peer is not the process, or None if it is (SO_PEERCRED)."""
     size = _CREDENTIALS.size
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     pid, uid, _ = _CREDENTIALS.unpack(found)

@@ -1,9 +1,9 @@
 """The proof that we may read the memory of the agent's process.
 
-The agent names the address of a fresh text in its memory, and we answer with a value
-that only who knows the text can work out, and that holds for our process alone.
-``/proc/PID/mem`` opens to those only who may attach to the process (ptrace(2),
-PTRACE_MODE_ATTACH). See docs/agent/access.md, "The proof".
+The agent sends the address of a fresh text in its memory. We answer with a value that
+only a reader of the text can compute, and that is valid only for our process. Opening
+``/proc/PID/mem`` needs the permission to attach (ptrace(2), PTRACE_MODE_ATTACH). See
+docs/agent/access.md, "The proof".
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _DIGITS = 30
 """Digits of a coefficient."""
 _PRIME = 2**127 - 1
 _TEXT = re.compile(rb"rbtrace-proof-1:[0-9a-f]{4080}")
-"""The text. Nobody is told any other: the listener on the socket need not be the
-process any more, and could name an address with secrets."""
+"""The text. Other memory is never revealed: the listener on the socket need not be the
+process any more, and could send an address of secrets."""
 
 
 def prove(process: Process, address: object) -> str | None:
-    """Our answer to the text at ``address``; None where we may not read it."""
+    """Return our answer to the text at ``address``; None if we may not read it."""
     text = _read_text(process, address)
     return None if text is None else answer(text, pid_seen_by(process))
 
 
 def pid_seen_by(process: Process) -> int:
-    """Our pid, as the kernel tells it: 0 if we are outside of its pid namespace."""
+    """Return our pid in the process's pid namespace; 0 if we are outside."""
     return 0 if "pid" in process.foreign_namespaces() else os.getpid()
 
 
 def answer(text: bytes, pid: int) -> str:
-    """The value at ``pid`` of the polynomial whose coefficients the text's digits are.
+    """Evaluate at ``pid`` the polynomial whose coefficients are the text's digits.
 
-    Who passes it on learns nothing of the value at its own pid.
+    A process that relays the answer learns nothing about the value for its own pid.
     """
     value = 0
     for start in range(_MARK_SIZE, _SIZE, _DIGITS):
@@ -49,10 +49,11 @@ def answer(text: bytes, pid: int) -> str:
 
 
 def _read_text(process: Process, address: object) -> bytes | None:
-    """The text at ``address``; None where we may not read it, or there is none.
+    """Return the text at ``address``; None if we may not read it or there is none.
 
-    Raises MalformedAnswer if the memory there is no such text, NoSuchTarget if the
-    process has ended.
+    Raises:
+        MalformedAnswer: The memory does not contain such a text.
+        NoSuchTarget: The process has ended.
     """
     if address is None:
         return None
@@ -76,7 +77,7 @@ def _read_text(process: Process, address: object) -> bytes | None:
 
 
 def denied(process: Process, has_proved: bool) -> NotPermitted:
-    """The error for an agent that did not let us in."""
+    """Return the error for an agent that denied access."""
     if has_proved:
         return NotPermitted(
             f"another process relays messages to the agent in {process.pid}",

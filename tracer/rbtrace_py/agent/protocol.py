@@ -1,7 +1,7 @@
 """The agent's frames and values as bytes (docs/agent/protocol.md), version 1.
 
-The agent's bytes are hostile. This module checks every length and number, bounds the
-size of every map, and escapes every text except the program's own data.
+The agent's bytes are untrusted. This module checks every length and number, bounds the
+size of every map, and escapes every string except the program's own data.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ VERSION = 1
 MAGIC = "rbtrace-agent"
 MAX_PAYLOAD = 65_536
 MAX_REQUEST = 16 << 20
-"""Bytes of a request's map; the agent takes no more."""
+"""Maximum bytes of a request's map, as in the agent."""
 MAX_REPLY = 8 << 20
-"""Bytes of a map from the agent; it sends no longer one."""
+"""Maximum bytes of a map from the agent, as in the agent."""
 _DEPTH = 16
 _HEAD = struct.Struct("<IBBHI")
 HEAD_SIZE = _HEAD.size
@@ -34,11 +34,11 @@ _DOUBLE = struct.Struct("<d")
 
 
 class BrokenAgent(RbtraceError):
-    """The agent sends what is no answer, or nothing; the connection is of no use."""
+    """The agent sent a malformed answer or none; the connection is unusable."""
 
 
 class MalformedAnswer(BrokenAgent):
-    """The agent sent what is no answer to what it was asked."""
+    """The agent sent a malformed answer."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"malformed answer from the agent: {detail}")
@@ -50,9 +50,9 @@ class Bound:
 
     Attributes:
         size: Bytes of the map.
-        values: Number of values, as one byte can take fifty in Python.
-        is_data: True if its texts are the program's data, such as names and values.
-            They stay as they are, and reports escape them. All other texts are the
+        values: Maximum number of values. One byte can become fifty bytes in Python.
+        is_data: True if its strings are the program's data, such as names and values.
+            They stay unchanged, and reports escape them. All other strings are the
             agent's own words, which ``decode_map`` escapes.
     """
 
@@ -70,9 +70,9 @@ _BOUNDS = {
     "names": Bound(MAX_REPLY, 1 << 16, is_data=True),
     "threads": Bound(MAX_REPLY, 1 << 18, is_data=True),
 }
-"""Bounds of answers that are large or that hold data of the program."""
+"""Bounds of answers that are large or that contain data of the program."""
 _METHOD_SIZE, _METHOD_VALUES = 512, 8
-"""Bounds of a method in the event ``exit``."""
+"""Bounds per method in the event ``exit``."""
 
 
 def bound_of(command: str) -> Bound:
@@ -81,7 +81,7 @@ def bound_of(command: str) -> Bound:
 
 
 def bound_of_exit(methods: int) -> Bound:
-    """Return the bound of the event ``exit`` where so many methods were asked for."""
+    """Return the bound of the event ``exit`` if ``methods`` methods were requested."""
     return Bound(
         SMALL.size + methods * _METHOD_SIZE,
         SMALL.values + methods * _METHOD_VALUES,
@@ -101,7 +101,7 @@ class FrameType(IntEnum):
 
 
 class Channel(IntEnum):
-    """The stream that the bytes of a DATA frame belong to."""
+    """The stream to which the bytes of a DATA frame belong."""
 
     MAP = 0
     STDOUT = 1
@@ -116,7 +116,8 @@ _FROM_AGENT = (FrameType.DATA, FrameType.REPLY, FrameType.ERROR, FrameType.EVENT
 class Head:
     """The 12 bytes before a payload of ``length`` bytes.
 
-    flags: of DATA the channel; else 1 where the map came in DATA frames
+    ``flags`` is the channel of a DATA frame. In other frames it is 1 if the map was
+    sent in DATA frames.
     """
 
     length: int
@@ -126,7 +127,7 @@ class Head:
 
 
 def parse_head(data: bytes) -> Head:
-    """Parse the head of a frame; raises MalformedAnswer for what no agent sends."""
+    """Parse the head of a frame; raises MalformedAnswer if no agent sends it."""
     length, kind, flags, zero, request = _HEAD.unpack(data)
     if kind not in _FROM_AGENT or zero:
         raise MalformedAnswer("no such frame")
@@ -140,7 +141,7 @@ def parse_head(data: bytes) -> Head:
 
 
 def pack_request(number: int, arguments: Map) -> bytes:
-    """The frames of a request; raises UsageError if it is too long."""
+    """Return the frames of a request; raises UsageError if it is too long."""
     body = encode(arguments)
     if len(body) > MAX_REQUEST:
         raise UsageError(
@@ -155,7 +156,7 @@ def pack_request(number: int, arguments: Map) -> bytes:
 
 
 def pack_cancel(number: int) -> bytes:
-    """The frame that gives up request ``number``."""
+    """Return the frame that cancels request ``number``."""
     return _frame(FrameType.CANCEL, 0, number, b"")
 
 
@@ -164,7 +165,7 @@ def _frame(kind: FrameType, flags: int, number: int, payload: bytes) -> bytes:
 
 
 def encode(value: Value) -> bytes:
-    """A value as bytes; text that is not UTF-8 (surrogates) becomes ``?``."""
+    """Encode a value; characters that are not valid UTF-8 (surrogates) become ``?``."""
     if value is None:
         return b"n"
     if isinstance(value, bool):
@@ -190,12 +191,12 @@ def _sized(data: bytes) -> bytes:
 def decode_map(
     data: bytes | bytearray, values: int = SMALL.values, is_data: bool = True
 ) -> Map:
-    """Return the map that ``data`` holds.
+    """Decode the map in ``data``.
 
     Args:
         data: Exactly one map.
-        values: Largest number of values in it.
-        is_data: False to escape its texts; see ``Bound``.
+        values: Maximum number of values in it.
+        is_data: False to escape its strings; see ``Bound``.
 
     Raises:
         MalformedAnswer: ``data`` is not such a map.
@@ -208,7 +209,7 @@ def decode_map(
 
 
 class _Reader:
-    """Takes values from bytes that may be anything."""
+    """Decodes values from untrusted bytes."""
 
     def __init__(self, data: memoryview, values: int, is_data: bool) -> None:
         self._data = data
@@ -220,7 +221,7 @@ class _Reader:
         return self._at == len(self._data)
 
     def value(self, depth: int) -> Any:
-        """The next value; ``depth`` is 1 for the outermost."""
+        """Return the next value; ``depth`` is 1 for the outermost."""
         self._left -= 1
         if depth > _DEPTH or self._left < 0:
             raise MalformedAnswer("a map that is too deep or too large")
@@ -262,7 +263,7 @@ class _Reader:
             raise MalformedAnswer("a string that is not UTF-8") from None
 
     def _number(self, least: int) -> int:
-        """Read a number of things that take ``least`` bytes each at least."""
+        """Read the number of items that take at least ``least`` bytes each."""
         number = self._length()
         if number * least > len(self._data) - self._at:
             raise MalformedAnswer("a truncated value")

@@ -1,6 +1,6 @@
-"""Processes into which nothing is put, as that could harm them: asked beforehand.
+"""Checks that refuse processes which an injection could harm.
 
-Nothing here touches the process.
+They do not touch the process.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rbtrace_py.linux.ptrace.pause import seize_refused
 
 _EM_X86_64 = 62
 _LEAST_ROOM = 8 << 20
-"""Bytes that must be free: the agent takes up to 4 MiB while it is loaded, and a cgroup
-in which they are missing is one where the kernel kills the process."""
+"""Bytes that must be free: loading the agent takes up to 4 MiB, and if they are missing
+in a cgroup, the kernel kills the process."""
 DEFAULT_FILTERS = (
     "The default filters of Docker, Podman, and Kubernetes return errors and do not"
     " kill"
@@ -29,19 +29,23 @@ _LOAD_IT = "or load the agent in the program itself: ruby -rtracepoint/agent"
 
 
 class Refused(RbtraceError):
-    """It cannot be done without a risk for the process, which was not touched."""
+    """The request would put the process at risk. The process was not touched."""
 
 
 def refuse(process: Process, why: str, hint: str = "") -> Refused:
-    """The error, with the advice that always holds."""
+    """Return the error, with the hint that always applies."""
     text = f"will not attach to process {process.pid}: {why}"
     return Refused(text, f"{hint}; {_LOAD_IT}" if hint else _LOAD_IT[3:])
 
 
 def check(process: Process, ruby: RubyAddresses) -> None:
-    """Raise unless code may be put into ``process``.
+    """Raise an error unless code may be injected into ``process``.
 
-    Refused (its text says why), VmNotStarted, NotPermitted, NoSuchTarget.
+    Raises:
+        Refused: The reason is in its message.
+        VmNotStarted: Ruby is still starting.
+        NotPermitted: We may not write to its memory.
+        NoSuchTarget: The process has ended.
     """
     _check_machine(process)
     _check_ruby(process, ruby)
@@ -52,9 +56,13 @@ def check(process: Process, ruby: RubyAddresses) -> None:
 
 
 def check_program(process: Process, before: bytes) -> None:
-    """Raise RbtraceError if it runs another than ``before`` (``Process.program``).
+    """Raise RbtraceError if the process has executed another program.
 
-    Nothing that was found out of it holds then. Any of its threads may do that.
+    Facts about the former program are then invalid. Any of its threads may call exec.
+
+    Args:
+        process: The process.
+        before: The former ``Process.program``.
     """
     program = process.program
     if program and program != before:
@@ -65,7 +73,7 @@ def check_program(process: Process, before: bytes) -> None:
 
 
 def check_state(process: Process, ruby: RubyAddresses) -> None:
-    """Check what may change from one moment to the next; see ``check``."""
+    """Check conditions that may change at any time; see ``check``."""
     state = parse_stat(process.read(f"task/{process.pid}/stat")).state
     status = parse_status(process.read(f"task/{process.pid}/status"))
     if status.get("TracerPid", "0") != "0":
@@ -83,7 +91,7 @@ def _check_seccomp(process: Process, status: Mapping[str, str], filters: int) ->
     """Check that its threads have the same filters, and no more than ``filters``.
 
     The filters themselves can be read only while the process is paused. A new thread
-    has the filters of the thread that starts it, whichever that is.
+    inherits the filters of the thread that starts it, which may be any thread.
     """
     mode = status.get("Seccomp", "0")
     if mode not in "02":
@@ -98,7 +106,7 @@ def _check_seccomp(process: Process, status: Mapping[str, str], filters: int) ->
 
 
 def _filters(process: Process, tid: int) -> int | None:
-    """Return how many filters a thread has; None if it has ended."""
+    """Return the number of filters of a thread; None if it has ended."""
     try:
         status = parse_status(process.read(f"task/{tid}/status"))
     except NoSuchTarget:
@@ -107,9 +115,9 @@ def _filters(process: Process, tid: int) -> int | None:
 
 
 def filters_of(status: Mapping[str, str]) -> int:
-    """Return how many filters a thread has, by its ``status``.
+    """Return the number of filters of a thread, from its ``status``.
 
-    Before Linux 5.9 it is only known whether there is one: the result is then 2.
+    Before Linux 5.9 only their existence is known: the result is then 2.
     """
     return int(status.get("Seccomp_filters", status.get("Seccomp", "0")))
 
@@ -124,10 +132,10 @@ def _check_machine(process: Process) -> None:
     try:
         header = process.read("exe", 20)
     except NoSuchTarget:
-        # Its memory goes a moment before it has ended; none of Ruby is without.
+        # A process loses its memory shortly before it has ended; all Rubies have some.
         raise gone(process.pid) from None
     is_here = platform.machine() == "x86_64"
-    # e_ident[EI_CLASS] is ELFCLASS64, e_machine; also false of x32.
+    # e_ident[EI_CLASS] is ELFCLASS64, e_machine; this excludes x32 too.
     if not is_here or header[4] != 2 or header[18] != _EM_X86_64:
         raise refuse(process, "attaching works only on x86-64, with 64-bit programs")
 

@@ -1,8 +1,8 @@
-"""The records of all streams, in bytes, as they come (docs/agent/memory.md, "Records").
+"""The records of all streams, as bytes, in order (docs/agent/memory.md, "Records").
 
-The GVL puts all of a process's events into one order, and a record is published
-before the next one is made, on whichever thread. So what is published at one moment
-is complete up to the newest record that was there a moment before.
+The GVL puts all events of a process into one order. Each record is published before the
+next one is made, on any thread. The published records are therefore complete up to the
+newest record that was published a moment earlier.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from rbtrace_py.agent.shared import SharedMemory
 from rbtrace_py.model.calls import KIND_AT, MAX_TICKS, TIMELESS, RingStep
 
 AT_ONCE = 16_384
-"""Records that a step takes about at most, of all streams."""
+"""Approximate maximum number of records per step, of all streams."""
 _LEAST = 64
-"""Records that a step takes of a stream, however many streams there are."""
+"""Minimum limit of records per stream in a step, for any number of streams."""
 _TIMELESS = bytes(TIMELESS)
 
 
 class Ring:
-    """Reads a memory's rings from their beginning; each record once.
+    """Reads a memory's rings from the beginning, each record once.
 
-    count: records read so far
+    Attributes:
+        count: Number of records read so far.
     """
 
     def __init__(self, memory: SharedMemory) -> None:
@@ -35,16 +36,18 @@ class Ring:
         self.count = 0
 
     def step(self, most: int = AT_ONCE) -> RingStep | None:
-        """Return records that have come, about ``most``; None if there are none.
+        """Return about ``most`` new records; None if there are none.
 
-        Where the one before was not complete, one without records completes it.
-        Raises BrokenAgent if what is published cannot be.
+        If the previous step was incomplete, a step without records completes it.
+
+        Raises:
+            BrokenAgent: The published numbers are impossible.
         """
         first = self._published()
         if first == self._tails:
             is_open, self._is_open = self._is_open, False
             return RingStep(MAX_TICKS, []) if is_open else None
-        # All that is earlier than what was seen now is published by then.
+        # All events before those seen in ``first`` are published by now.
         last = self._published()
         looks = zip_longest(self._tails, first, last, fillvalue=0)
         if any(not tail <= seen <= now for tail, seen, now in looks):
@@ -54,7 +57,7 @@ class Ring:
         return self._take(first, last, max(_LEAST, most // waiting))
 
     def waiting(self) -> int:
-        """Return how many records can be read; at most what the rings hold."""
+        """Return the number of records to read, at most the capacity of the rings."""
         found = 0
         for stream in self._memory.streams():
             tail = self._tails[stream.index] if stream.index < len(self._tails) else 0
@@ -63,7 +66,7 @@ class Ring:
         return min(found, header.streams.capacity * header.ring_records)
 
     def dropped(self) -> int:
-        """Events that did not fit, in all; LOST records tell of all but the last."""
+        """Return the number of dropped events. LOST records cover all but the last."""
         return sum(stream.dropped for stream in self._memory.streams())
 
     def _published(self) -> list[int]:
@@ -74,7 +77,7 @@ class Ring:
         return [self._memory.published(s) for s in range(len(self._tails))]
 
     def _take(self, first: list[int], last: list[int], room: int) -> RingStep:
-        """Take all up to ``last``, but at most ``room`` records of a stream."""
+        """Read all records up to ``last``, but at most ``room`` per stream."""
         parts = []
         cut, seen = [], [0]
         for stream, end in enumerate(last):
@@ -97,7 +100,7 @@ class Ring:
         return RingStep(min(cut, default=max(seen)), parts)
 
     def _time(self, stream: int, data: bytes, count: int) -> int:
-        """Return the time of the last of the first ``count`` records that has one."""
+        """Return the time of the last timed record among the first ``count``."""
         size = self._memory.record_size
         kinds = data[KIND_AT : count * size : size]
         at = len(kinds.rstrip(_TIMELESS)) - 1

@@ -1,8 +1,8 @@
-"""The memory that the agent's hook writes to, mapped (docs/agent/memory.md).
+"""The shared memory that the agent's hook writes to (docs/agent/memory.md).
 
-The target can write anything there at any time. So each number is read once, and
-checked before it is used; what it says of places has to lie in the file, which the
-kernel has sealed against being cut. Times are ticks of the hook's clock.
+The target can change it at any time. Each number is therefore read once and checked
+before use. Offsets must be within the file, which the kernel has sealed against
+truncation. Times are ticks of the hook's clock.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 MAX_SIZE = 16 << 30
-"""Bytes of ``data``; the agent makes none larger."""
+"""Maximum size of ``data`` in bytes, as in the agent."""
 
 _CONTROL_MAGIC = b"RBTRCTL1"
 _LINE = 64
@@ -67,19 +67,20 @@ _CARRIES_AT = 288
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Numbers that change; those of methods and blocks include number 0.
+    """Counters that change; the numbers of methods and blocks include number 0.
 
-    mismatch: what the hook read otherwise than Ruby, for which it disarmed itself; 0:
-        nothing
-    no_stream: events dropped for want of memory for a stream
-    no_method: calls of methods that found no room, counted as number 0's
-    too_deep: calls left out, more than 16,384 deep
-    orphans: returns of calls that began before arming
-    abandoned: calls that never returned
-    no_block: durations that are in no histogram
-    no_values: entries without the values that were asked for
-    in_other_ractors: events of other Ractors' calls, which were left out
-    duplicates: calls that were told twice, and left out once
+    Attributes:
+        mismatch: The value that contradicts Ruby, for which the hook disarmed itself;
+            0: none.
+        no_stream: Events dropped for lack of memory for a stream.
+        no_method: Calls of methods for which there was no space, counted for number 0.
+        too_deep: Calls omitted because they were more than 16,384 levels deep.
+        orphans: Returns of calls that began before arming.
+        abandoned: Calls that never returned.
+        no_block: Durations missing in the histograms.
+        no_values: Entries without the requested values.
+        in_other_ractors: Omitted events of calls in other Ractors.
+        duplicates: Calls reported twice, of which one was omitted.
     """
 
     is_armed: bool
@@ -101,13 +102,17 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class SharedMethod:
-    """A method that was seen; from ``entries`` on table mode's, times in ticks.
+    """A called method. Fields from ``entries`` on are for mode TABLE; times in ticks.
 
-    owner: VALUE of its class or module, id: ID of its original name; 0: none
-    kind: 0 no room, 1 Ruby method, 2 C method, 3 gc, 4 raise, 5 object
-    calls: that returned
-    total: inside it, of recursive calls the outermost; self: less what was called
-    sum: of all calls, one by one
+    Attributes:
+        owner: VALUE of its class or module.
+        id: ID of its original name; 0: none.
+        kind: 0 no room, 1 Ruby method, 2 C method, 3 gc, 4 raise, 5 object.
+        calls: Calls that returned.
+        total: Time inside it, counting recursive calls once.
+        self: ``total`` without its callees.
+        sum: Sum of the durations of all calls.
+        max: Longest call.
     """
 
     index: int
@@ -125,14 +130,16 @@ class SharedMethod:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The events of one stack of Ruby's, a thread's or a fiber's.
+    """The events of one Ruby stack, of a thread or a fiber.
 
-    published: records that are complete, since the beginning
-    written: with those that may yet be taken back (slow)
-    dropped: events that did not fit
-    ec: rb_execution_context_t it is now of; thread: rb_thread_t, or 0
-    tid: kernel thread id as the target's pid namespace has it
-    stack: number of the stack
+    Attributes:
+        published: Number of complete records since the beginning.
+        written: ``published`` plus records that may be withdrawn (mode SLOW).
+        dropped: Number of events that did not fit.
+        ec: Its current ``rb_execution_context_t``.
+        thread: Its ``rb_thread_t``, or 0.
+        tid: Kernel thread ID in the target's pid namespace.
+        stack: Number of the stack.
     """
 
     index: int
@@ -148,9 +155,9 @@ class Stream:
 class SharedMemory(Closing):
     """``data`` mapped for reading and ``control`` for writing.
 
-    Takes over both descriptors, and closes them. Raises BrokenAgent for files that
-    could be cut, and whatever in them is not as docs/agent/memory.md has it; so does
-    each method.
+    The object owns both descriptors and closes them. The constructor and all methods
+    raise BrokenAgent for files that can be truncated or that violate
+    docs/agent/memory.md.
     """
 
     def __init__(self, data: int, control: int) -> None:
@@ -171,7 +178,7 @@ class SharedMemory(Closing):
         except BaseException:
             self.close()
             raise
-        # Of 8 bytes each, which are loaded and stored whole.
+        # Words of 8 bytes, which are loaded and stored atomically.
         self._words = memoryview(self._data)[: len(self._data) & ~7].cast("Q")
         self._tails = memoryview(self._control)[: len(self._control) & ~7].cast("Q")
 
@@ -185,7 +192,7 @@ class SharedMemory(Closing):
         self._data = self._control = None
 
     def counters(self) -> Counters:
-        """Return the counters as they are now."""
+        """Return the current counters."""
         at = _COUNTERS_AT
         found = _COUNTERS.unpack(self._read(at, _COUNTERS.size))
         state, methods, blocks, streams, conditions, mismatch, *rest = found
@@ -202,24 +209,36 @@ class SharedMemory(Closing):
         return Counters(armed, methods, blocks, streams, known, mismatch, *rest)
 
     def methods(self, first: int, last: int) -> list[SharedMethod]:
-        """Those numbered ``first`` up to, but without, ``last``."""
+        """Return the methods from ``first`` to ``last`` (exclusive)."""
         return [self._method(index) for index in range(first, last)]
 
     def streams(self) -> list[Stream]:
-        """All that were used, as they are now."""
+        """Return the current state of all streams used so far."""
         return [self.stream(index) for index in range(self.counters().streams)]
 
     def published(self, stream: int) -> int:
-        """How many records of a stream are complete."""
+        """Return the number of complete records of a stream."""
         return self._words[self.header.streams.place(stream) // 8]
 
     @property
     def record_size(self) -> int:
-        """Bytes of a record."""
+        """Size of a record in bytes."""
         return self.header.rings.size // self.header.ring_records
 
     def records(self, stream: int, first: int, count: int) -> bytes:
-        """``count`` records of a stream, from number ``first`` since the beginning."""
+        """Return records of a stream's ring.
+
+        Args:
+            stream: Stream number, from 0.
+            first: Number of the first record since the beginning.
+            count: Number of records.
+
+        Returns:
+            ``count`` records of ``record_size`` bytes.
+
+        Raises:
+            BrokenAgent: ``count`` exceeds the ring's size.
+        """
         if not 0 <= count <= self.header.ring_records:
             raise BrokenAgent(f"a ring of the agent's does not hold {count} records")
         start = self.header.rings.place(stream)
@@ -232,15 +251,17 @@ class SharedMemory(Closing):
         return data + self._read(start, (count - before) * size)
 
     def set_tail(self, stream: int, tail: int) -> None:
-        """Records before number ``tail`` were read, and may be written over."""
+        """Allow the agent to overwrite the records before number ``tail``."""
         self.header.streams.place(stream)
         self._tails[_LINE // 8 * (stream + 1)] = tail
 
     def places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Method, part and level of blocks ``first`` up to, but without, ``last``.
+        """Yield the place of each block from ``first`` to ``last`` (exclusive).
 
-        part: of the method's histogram: the first counter is of bucket ``part`` · 64
-        level: which 8 bits of the counters, from the lowest on
+        Yields:
+            The method's number, the part, and the level. The part is a position in the
+            method's histogram: the first counter is bucket ``part`` · 64. The level is
+            the position of the counters' 8 bits, from the lowest.
         """
         if first >= last:
             return
@@ -256,12 +277,12 @@ class SharedMemory(Closing):
             yield method, part, level
 
     def counts(self, block: int) -> tuple[int, ...]:
-        """The 64 counters of a block."""
+        """Return the 64 counters of a block."""
         found = self._read(self.header.blocks.place(block), BLOCK.size)
         return BLOCK.unpack(found)
 
     def waiting(self) -> Iterator[tuple[int, int]]:
-        """Yield method and bucket of each stream's last duration, in no counter yet."""
+        """Yield the method and bucket of each stream's last, uncounted duration."""
         counters = self.counters()
         for stream in range(counters.streams):
             at = self.header.streams.place(stream) + WAITING_AT
@@ -272,7 +293,7 @@ class SharedMemory(Closing):
                     yield method, part * BLOCK_COUNTERS + place
 
     def carries(self) -> int:
-        """Changes, and is odd, while a counter goes on in another block."""
+        """Return a number that changes, and is odd while a counter is being carried."""
         return self._words[_CARRIES_AT // 8]
 
     def _method(self, index: int) -> SharedMethod:
@@ -281,12 +302,12 @@ class SharedMemory(Closing):
         return SharedMethod(index, owner, id_, kind, selected == 1, *times)
 
     def stream(self, index: int) -> Stream:
-        """A stream as it is now."""
+        """Return the current state of a stream."""
         at = self.header.streams.place(index)
         return Stream(index, *STREAM.unpack(self._read(at, STREAM.size)))
 
     def _read(self, at: int, size: int) -> bytes:
-        """A copy, which does not change while it is looked at."""
+        """Return a copy, which does not change while it is checked."""
         assert self._data is not None, "it was closed"
         data: bytes = self._data[at : at + size]
         if len(data) != size:
@@ -304,12 +325,12 @@ class SharedMemory(Closing):
 
 
 def _map(fd: int, most: int, access: int) -> mmap.mmap:
-    """A file of memory, which nobody can cut while we read it (SIGBUS)."""
+    """Map a memory file that nobody can truncate while we read it (SIGBUS)."""
     try:
         seals = fcntl.fcntl(fd, _F_GET_SEALS)
         if seals & (_SHRINK | _GROW) != _SHRINK | _GROW:
             raise BrokenAgent("the agent's memory is not sealed")
-        # Of huge pages there may be too few when one is looked at.
+        # An access to a missing huge page would fail.
         if os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
             raise BrokenAgent("the agent's memory is not of ordinary pages")
         size = os.fstat(fd).st_size

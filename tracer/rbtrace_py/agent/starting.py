@@ -1,6 +1,6 @@
-"""Start a program with the agent, and hold it until it is traced.
+"""Starting a program with the agent, and holding it until it is traced.
 
-docs/agent.md, "The start of a program".
+See docs/agent.md, "The start of a program".
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from rbtrace_py.linux import cache
 
 _FIRST = Path(__file__).parent / "first"
 _HOOK = "rbtrace-hook"
-"""How the hook's folder is called; first/tracepoint/agent.rb knows it by that."""
+"""Name of the hook's folder, which first/tracepoint/agent.rb searches."""
 _FEATURE = "tracepoint/agent"
 _OPTIONS = "RUBYOPT"
 _WAIT = "TRACEPOINT_AGENT_WAIT"
 HOLD_SECONDS = 30.0
-"""So long a program of ours does nothing at most, until it is armed."""
+"""Maximum time in seconds that a started program waits until it is armed."""
 _MOST_SECONDS = 3600.0
 
 
 def environment(seconds: float, before: Mapping[str, str]) -> dict[str, str]:
-    """Variables for a program that we start: beside those of ``before``, or instead.
+    """Return variables for a program that we start, to be merged into ``before``.
 
-    Each Ruby that it is, one after the other, waits up to ``seconds`` for us.
+    Each Ruby that the process runs, one after the other, waits up to ``seconds`` for
+    us.
     """
     milliseconds = round(min(seconds, _MOST_SECONDS) * 1000)
     found = {_WAIT: f"{milliseconds}:{os.getpid()}"}
@@ -38,15 +39,15 @@ def environment(seconds: float, before: Mapping[str, str]) -> dict[str, str]:
 
 
 def begun_before(pid: int) -> str:
-    """Return what to tell the user about a program of ours that did not wait."""
+    """Return a message about a started program that did not wait."""
     return f"process {pid} did not wait for tracing: its first events may be missing"
 
 
 def options() -> list[str]:
-    """Words for RUBYOPT: the gem's agent is loaded where that Ruby has the gem, else
-    ours, with its hook if that can be built and kept.
+    """Return words for RUBYOPT: they load the gem's agent if that Ruby has the gem.
 
-    A program that cannot see our files is to find the gem's, as without us.
+    Otherwise they load our agent, with its hook if that can be built and stored. A
+    program that cannot read our files still finds the gem.
     """
     folders = [os.path.realpath(_FIRST), _hook_folder()]
     return [
@@ -56,12 +57,12 @@ def options() -> list[str]:
 
 
 def _is_fit(folder: str) -> bool:
-    """RUBYOPT has no quotes."""
+    """Return whether RUBYOPT, which has no quoting, can contain the path."""
     return not any(each.isspace() or each == os.pathsep for each in folder)
 
 
 def _hook_folder() -> str:
-    """A folder in which Ruby finds the hook; empty if there is none."""
+    """Return a folder in which Ruby finds the hook, or ""."""
     try:
         data = hook()
     except NotBuilt:

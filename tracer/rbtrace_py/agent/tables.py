@@ -1,7 +1,7 @@
 """The tables that the agent's hook keeps in shared memory (docs/agent/memory.md).
 
-The target keeps writing while this module reads. Wrong data raise BrokenAgent, or
-become wrong numbers, but the time and memory that they cost have bounds.
+The target keeps writing while this module reads. Wrong data raises BrokenAgent or
+causes wrong numbers, but it costs only limited time and memory.
 """
 
 from __future__ import annotations
@@ -19,26 +19,30 @@ from rbtrace_py.model.calls import MethodKind, TickScale
 _KINDS = frozenset(MethodKind)
 _COUNTERS = range(BLOCK_COUNTERS)
 _MOST = (1 << 63) - 1
-"""What a count may come to; a reader of JSON takes no more."""
+"""Maximum of a count, because JSON readers accept no larger integers."""
 _REREADS = 1000
-"""Times that histograms are read again in the middle of a carry, which takes
-nanoseconds: limit per ``read``, as a killed process leaves its carry unfinished."""
+"""Maximum rereads of histograms in the middle of a carry, which takes nanoseconds. The
+limit is per ``read``, because a killed process leaves its carry unfinished."""
 _REREAD_BLOCKS = 50_000
-"""Blocks that these rereads may read."""
+"""Maximum number of blocks in these rereads."""
 MAX_BUCKETS = 1 << 22
-"""Buckets with a count, of all methods. Each takes some 100 bytes here."""
+"""Maximum nonzero buckets of all methods. Each takes about 100 bytes here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
     """The hook's counts of a method; times in nanoseconds.
 
-    index: of the method, by which it is named
-    kind: a MethodKind
-    entries, calls: that began, that returned
-    total: inside it, recursive calls counted once; own: less those below it
-    summed: of all calls, one by one; longest: of them
-    buckets: of an HdrHistogram(1, 3.6e12, digits) of nanoseconds: bucket → calls
+    Attributes:
+        index: The method's number.
+        kind: A MethodKind.
+        entries: Calls that began.
+        calls: Calls that returned.
+        total: Time inside it, counting recursive calls once.
+        own: ``total`` without its callees.
+        summed: Sum of the durations of all calls.
+        longest: Longest call.
+        buckets: Calls by bucket of an HdrHistogram(1, 3.6e12, digits) of nanoseconds.
     """
 
     index: int
@@ -53,25 +57,26 @@ class Counted:
 
 
 class Tables:
-    """Reads a memory's tables again and again; what did not change is not read anew."""
+    """Reads a memory's tables repeatedly; unchanged methods are not read again."""
 
     def __init__(self, memory: SharedMemory, scale: TickScale) -> None:
         self._memory = memory
         self._ns = scale.duration
         self._known: dict[int, tuple[SharedMethod, Counted]] = {}
-        # By method; its blocks, their parts and levels take turns.
+        # By method: block, part, level, block, part, level, …
         self._blocks: dict[int, array[int]] = {}
         self._sizes: dict[int, int] = {}  # buckets by method
         self._size = 0
         self._rereads = self._reread_blocks = 0
-        self._blocks_seen = 1  # number 0 is none
+        self._blocks_seen = 1  # number 0 is unused
 
     def read(self, is_timed: bool = True) -> list[Counted]:
-        """Every method that has events, as it is now; raises BrokenAgent.
+        """Return the current state of each method with events; raises BrokenAgent.
 
-        The same object as before for one that has had no more since.
+        A method without new events keeps its object from the previous call.
 
-        is_timed: with times and histograms, which take longer to read
+        Args:
+            is_timed: Include times and histograms, which take longer to read.
         """
         rows = self._memory.methods(0, self._memory.counters().methods)
         rows = [r for r in rows if (r.entries or r.calls) and r.kind in _KINDS]
@@ -84,13 +89,13 @@ class Tables:
         if is_timed:
             self._add_waiting(found)
         for row in changed:
-            # The hook enters a call into its histogram last.
+            # The hook updates a call's histogram last.
             if not is_timed or _is_complete(found[row.index]):
                 self._known[row.index] = row, found[row.index]
         return [found.get(row.index) or self._known[row.index][1] for row in rows]
 
     def _add_waiting(self, found: dict[int, Counted]) -> None:
-        """Add calls whose durations the hook holds back until the next return."""
+        """Add calls whose durations the hook withholds until the next return."""
         for method, bucket in self._memory.waiting():
             counted = found.get(method)
             if counted and sum(counted.buckets.values()) < counted.calls:
@@ -104,7 +109,7 @@ class Tables:
         )  # fmt: skip
 
     def _see_blocks(self) -> None:
-        """Those that are new; to whom a block belongs does not change."""
+        """Collect new histogram blocks; a block's owner never changes."""
         if not self._memory.header.digits:
             return
         last = max(self._memory.counters().blocks, self._blocks_seen)
@@ -141,7 +146,7 @@ class Tables:
         for block, part, level in zip(*[iter(blocks)] * 3, strict=True):
             counts = self._memory.counts(block)
             first, shift = part * BLOCK_COUNTERS, level * COUNTER_BITS
-            # Most are 0.
+            # Most counters are 0.
             for i in compress(_COUNTERS, counts):
                 known = found.get(first + i, 0)
                 found[first + i] = min(known + (counts[i] << shift), _MOST)

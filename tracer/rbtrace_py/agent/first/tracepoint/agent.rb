@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # The first file that `require "tracepoint/agent"` finds in a program started with this
-# folder on its load path: the gem's agent where this Ruby has the gem, else ours.
+# folder on its load path. It loads the gem's agent if this Ruby has the gem, else ours.
 lambda do |folder|
   places = $LOAD_PATH.select { |path| path == folder || File.basename(path).start_with?("rbtrace-hook-") }
   $LOAD_PATH.reject! { |path| places.include?(path) }
