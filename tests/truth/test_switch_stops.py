@@ -70,7 +70,9 @@ def compare(
     samples: of one thread, in the order of time
     """
     first = bisect_left(samples, at, key=lambda one: one.time_ns)
-    meant = [one for one in samples[first : first + 1] if one.time_ns - one.weight <= at]
+    meant = [
+        one for one in samples[first : first + 1] if one.time_ns - one.weight <= at
+    ]
     if not meant or meant[0].flags:
         found.flags.append(f"{[one.flags for one in meant]} at {at}")
         return

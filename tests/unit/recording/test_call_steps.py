@@ -30,7 +30,6 @@ from test_call_recording import SWITCHES as SWITCHED
 from processes import times
 from rbtrace_py.aggregate.calls import ReportedCall
 from rbtrace_py.aggregate.reportedcalls import HookedProcess, ReportedCalls
-from rbtrace_py.aggregate.switches import Switch
 from rbtrace_py.model.calls import (
     MAX_TICKS,
     UNKNOWN_METHOD,

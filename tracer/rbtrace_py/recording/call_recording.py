@@ -21,7 +21,7 @@ from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.reportedcalls import ReportedCalls
 from rbtrace_py.aggregate.sampling import Incomplete, Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.aggregate.switches import CpuTimes, Switch, SwitchKind
+from rbtrace_py.aggregate.switches import CpuTimes
 from rbtrace_py.errors import BadRecording, NoSuchTarget
 from rbtrace_py.model.stacks import RubyThread
 from rbtrace_py.model.switches import Switch, SwitchKind
