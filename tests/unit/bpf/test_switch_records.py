@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rbtrace_py.bpf.switch_records import RECORD, SwitchRecords
+from rbtrace_py.bpf.abi import SWITCH_RECORD
+from rbtrace_py.bpf.switch_records import SwitchRecords
 from rbtrace_py.model.switches import Switch, SwitchKind
 
 PID, TID, OWN, OFFSET = 40, 71, 7, 1_000_000
@@ -19,7 +20,7 @@ def record(
     state: int = 0,
     lost: int = 0,
 ) -> bytes:
-    return RECORD.pack(time, ran, PID, TID, own, state, lost, what, 3)
+    return SWITCH_RECORD.pack(time, ran, PID, TID, own, state, lost, what, 3)
 
 
 def read(*records: bytes) -> list[Switch]:

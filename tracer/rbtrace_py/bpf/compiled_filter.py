@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.abi import TEXT64
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.slots import Slot, operand_slot
 from rbtrace_py.model.probes import Probe
-
-_STRING_SIZE = 64
-"""Bytes of a constant, as in ``struct text64`` of ``programs/common.h``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +49,9 @@ class CompiledFilter:
         if not self.strings:
             return {}
         kind, count = sys_.MAP_TYPE_ARRAY, len(self.strings)
-        return {"strings": MapSpec(kind, 4, _STRING_SIZE, count)}
+        return {"strings": MapSpec(kind, 4, TEXT64.size, count)}
 
     def put_strings(self, maps: Mapping[str, Map]) -> None:
         """Write the constants into a program's maps."""
         for number, string in enumerate(self.strings):
-            constant = string.ljust(_STRING_SIZE, b"\0")
-            maps["strings"].put(number.to_bytes(4, "little"), constant)
+            maps["strings"].put(number.to_bytes(4, "little"), TEXT64.pack(string))

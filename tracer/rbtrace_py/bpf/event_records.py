@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import MAX_OPERANDS
+from rbtrace_py.bpf.abi import EVENT_RECORD, MAX_OPERANDS
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.compiled_filter import CompiledFilter
 from rbtrace_py.bpf.maps import Map, MapSpec
@@ -20,9 +20,6 @@ from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.model.events import UNREADABLE, Event, RubyContext, Value
 from rbtrace_py.model.probes import MAX_SLOTS, Probe
-
-_HEADER = struct.Struct("<QIIIHHH6x16sQQ")
-"""``struct record`` of ``programs/trace.c``, without its values."""
 
 
 class EventRecords(Closing):
@@ -125,7 +122,7 @@ class EventRecords(Closing):
     @property
     def _at_texts(self) -> int:
         """Offset of the strings in a record."""
-        return _HEADER.size + 8 * self._echo
+        return EVENT_RECORD.size + 8 * self._echo
 
     def slots(self, probe: Probe) -> tuple[Slot, ...]:
         """Return a probe's slots: its operands, then the filter's."""
@@ -151,11 +148,11 @@ class EventRecords(Closing):
 
     def _event(self, record: bytes) -> tuple[Event, RubyContext]:
         when, pid, tid, site, unreadable, texts, cuts, comm, thread, fiber = (
-            _HEADER.unpack_from(record)
+            EVENT_RECORD.unpack_from(record)
         )
         assert self._engine is not None
         probe = self._engine.requests[site].probe
-        raw = struct.unpack_from(f"<{self._echo}Q", record, _HEADER.size)
+        raw = struct.unpack_from(f"<{self._echo}Q", record, EVENT_RECORD.size)
         at = self._at_texts
         values: list[Value] = []
         truncated = []

@@ -5,14 +5,24 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import BUCKETS, KEY_TEXT, KEY_WHOLE, LONGEST_KEY, PAIR_DEPTH
+from rbtrace_py.bpf.abi import (
+    BEGINNINGS,
+    BUCKET,
+    BUCKETS,
+    GROUP,
+    GROUP_NUMBER,
+    KEY,
+    KEY_TEXT,
+    KEY_WHOLE,
+    LONGEST_KEY,
+    THREAD,
+)
 from rbtrace_py.bpf.attach import Attacher
 from rbtrace_py.bpf.compiled_filter import CompiledFilter
 from rbtrace_py.bpf.maps import Map, MapSpec
@@ -27,9 +37,6 @@ DENSE_SERIES = 8
 
 UNREADABLE_KEY = "(unreadable)"
 
-_GROUP = struct.Struct("<QQQq")
-_BEGINNINGS_SIZE = 16 + 8 * PAIR_DEPTH
-"""Size of ``struct beginnings`` of ``programs/pairs.c``."""
 _MOST_THREADS = 65_536
 _BUCKETS_PER_KEY = 256
 _MOST_BUCKETS = 1 << 22
@@ -87,21 +94,19 @@ class GroupShape:
             made["histogram"] = MapSpec(array, 4, 8, cells, sys_.F_MMAPABLE)
         if self.dense:
             return made
-        key_size = 8 + (KEY_TEXT if self.by is By.TEXT else 8)
+        key_size = KEY.size + (KEY_TEXT if self.by is By.TEXT else 8)
         lazily = sys_.F_NO_PREALLOC
         groups = self.series if self.by is By.NOTHING else self.max_keys
         flags = 0 if groups <= _MOST_PREALLOCATED else lazily
-        made["groups"] = MapSpec(hash_, key_size, _GROUP.size, groups, flags)
+        made["groups"] = MapSpec(hash_, key_size, GROUP.size, groups, flags)
         if self.by is not By.NOTHING:
-            made["others"] = MapSpec(
-                array, 4, _GROUP.size, self.series, sys_.F_MMAPABLE
-            )
+            made["others"] = MapSpec(array, 4, GROUP.size, self.series, sys_.F_MMAPABLE)
         if self.by is By.TEXT:
-            made["texts"] = MapSpec(hash_, 16, KEY_WHOLE, groups, lazily)
+            made["texts"] = MapSpec(hash_, GROUP_NUMBER.size, KEY_WHOLE, groups, lazily)
             made["blank"] = MapSpec(array, 4, KEY_WHOLE, 1)
         if self.values:
             cells = min(self.max_keys * _BUCKETS_PER_KEY + BUCKETS, _MOST_BUCKETS)
-            made["buckets"] = MapSpec(hash_, 16, 8, cells, lazily)
+            made["buckets"] = MapSpec(hash_, BUCKET.size, 8, cells, lazily)
         return made
 
 
@@ -166,7 +171,7 @@ class GroupRecorder:
         if self._shape.by is By.NOTHING:
             return
         # Larger than any time at which the kernel creates a group.
-        fresh = _GROUP.pack((1 << 63) + series, 0, 0, 0)
+        fresh = GROUP.pack((1 << 63) + series, 0, 0, 0)
         self._maps["others"].put(series.to_bytes(4, "little"), fresh)
 
     def groups(self) -> Iterator[RecordedGroup]:
@@ -190,11 +195,11 @@ class GroupRecorder:
         texts = self._texts()
         names = {number: name for name, number in self._series.items()}
         for key, value in self._maps["groups"].items():
-            series, kind = struct.unpack_from("<II", key)
+            series, kind = KEY.unpack_from(key)
             if self._shape.by is By.NOTHING:
                 yield self._group(names.pop(series), value, cells)
                 continue
-            text = texts.get(value[:16])
+            text = texts.get(value[: GROUP_NUMBER.size])
             found, is_cut = self._key(series, kind, key[8:], text)
             yield replace(
                 self._group(names[series], value, cells),
@@ -205,16 +210,16 @@ class GroupRecorder:
             )
         if self._shape.by is By.NOTHING:
             for name in names.values():
-                yield self._group(name, bytes(_GROUP.size), {})
+                yield self._group(name, bytes(GROUP.size), {})
             return
         others = self._maps["others"].view()
         for series, name in names.items():
-            value = others[_GROUP.size * series : _GROUP.size * (series + 1)]
+            value = others[GROUP.size * series : GROUP.size * (series + 1)]
             yield replace(self._group(name, value, cells), is_other=True)
 
     def _group(self, name: str, value: bytes, cells: _Cells) -> RecordedGroup:
         """Read a ``struct group``, without its key."""
-        born, cpu, count, total = _GROUP.unpack(value)
+        born, cpu, count, total = GROUP.unpack(value)
         if not self._shape.values:
             return RecordedGroup(name, None, count, total)
         places, counts = cells.pop((born, cpu), ((), ()))
@@ -227,7 +232,7 @@ class GroupRecorder:
         cells: _Cells = {}
         if self._shape.values:
             for key, value in self._maps["buckets"].items():
-                born, cpu, place = struct.unpack("<QII", key)
+                born, cpu, place = BUCKET.unpack(key)
                 of_group = cells.get((born, cpu))
                 if of_group is None:
                     of_group = cells[born, cpu] = (array("I"), array("Q"))
@@ -276,16 +281,16 @@ def dense_buckets(counters: bytes | memoryview) -> dict[int, int]:
 def open_begins(engine: Engine) -> int:
     """Return how many pairs of an engine have begun but not ended."""
     threads = engine.program.maps["threads"]
-    return sum(_u64(value[:8]) for _, value in threads.items())
+    return sum(BEGINNINGS.unpack(value)[0] for _, value in threads.items())
 
 
 def _pair_maps() -> dict[str, MapSpec]:
     return {
         "threads": MapSpec(
-            *(sys_.MAP_TYPE_HASH, 8, _BEGINNINGS_SIZE, _MOST_THREADS),
+            *(sys_.MAP_TYPE_HASH, THREAD.size, BEGINNINGS.size, _MOST_THREADS),
             sys_.F_NO_PREALLOC,
         ),
-        "nothing": MapSpec(sys_.MAP_TYPE_ARRAY, 4, _BEGINNINGS_SIZE, 1),
+        "nothing": MapSpec(sys_.MAP_TYPE_ARRAY, 4, BEGINNINGS.size, 1),
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rbtrace_py.bpf import syscall as sys_
+from rbtrace_py.bpf.abi import SITE
 from rbtrace_py.bpf.attach import (
     Attacher,
     Attachment,
@@ -19,7 +20,7 @@ from rbtrace_py.bpf.attach import (
 from rbtrace_py.bpf.compiled_filter import CompiledFilter
 from rbtrace_py.bpf.maps import Map, MapSpec
 from rbtrace_py.bpf.program import Program, counters_map
-from rbtrace_py.bpf.slots import SITE_SIZE, Slot, pack_site
+from rbtrace_py.bpf.slots import Slot, pack_site
 from rbtrace_py.bpf.tracked_pids import TrackedPids
 from rbtrace_py.errors import BpfError, NotPermitted
 from rbtrace_py.linux.binaries import open_binary
@@ -97,7 +98,7 @@ class Engine:
         if tracked is not None:
             shared["watched"] = tracked.watched
         every = {
-            "sites": MapSpec(sys_.MAP_TYPE_ARRAY, 4, SITE_SIZE, MAX_SITES),
+            "sites": MapSpec(sys_.MAP_TYPE_ARRAY, 4, SITE.size, MAX_SITES),
             "counters": counters_map(),
         }
         own = {name: spec for name, spec in every.items() if name not in shared}

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from rbtrace_py.bpf.abi import OPERAND, SITE
 from rbtrace_py.model.probes import (
-    MAX_SLOTS,
     NIL_BOOL,
     NIL_FLOAT_BITS,
     NIL_INTEGER,
@@ -26,11 +26,8 @@ from rbtrace_py.model.probes import (
 
 _MASK = (1 << 64) - 1
 _SIGN = 1 << 63
-_OPERAND = struct.Struct("<BBBBBBBBq")
-_SITE = struct.Struct("<IIBB?5x")
 _CALL_REGISTERS = 6
 """Registers that hold arguments of a call: x86-64 keeps the others on the stack."""
-SITE_SIZE = _SITE.size + MAX_SLOTS * _OPERAND.size
 
 
 class SlotKind(IntEnum):
@@ -76,9 +73,9 @@ class Slot:
         where = self.location(site)
         if where is None or where.is_float:
             kind = self.special or SlotKind.MISSING
-            return _OPERAND.pack(int(kind), 0, 0, 0, 8, 0, 0, 0, 0)
+            return OPERAND.pack(int(kind), 0, 0, 0, 8, 0, 0, 0, 0)
         index = 0 if where.index is None else where.index + 1
-        return _OPERAND.pack(
+        return OPERAND.pack(
             int(where.kind),
             where.register or 0,
             index,
@@ -149,9 +146,7 @@ def pack_site(
     """
     packed = b"".join(slot.pack(site) for slot in slots)
     bulk = _bulk([slot.location(site) for slot in slots])
-    return _SITE.pack(series, role, *bulk, is_off) + packed.ljust(
-        MAX_SLOTS * _OPERAND.size, b"\0"
-    )
+    return SITE.pack(series, role, *bulk, is_off, packed)
 
 
 def _bulk(locations: Sequence[Location | None]) -> tuple[int, int]:

@@ -13,7 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from rbtrace_py.bpf import syscall as sys_
-from rbtrace_py.bpf.abi import MOST_FRAMES, SCRATCHES
+from rbtrace_py.bpf.abi import (
+    GVL,
+    HEAD,
+    INTERVAL,
+    RUBY,
+    SCRATCH,
+    SCRATCHES,
+    STACK_KEY,
+)
 from rbtrace_py.bpf.attach import (
     PerfTicks,
     RawTracepoint,
@@ -45,14 +53,8 @@ _SETTLING_SECONDS = 0.0005
 """A walk that has begun is over after that, where it cannot be preempted."""
 _LONGEST_SETTLING_SECONDS = 1.0
 
-_RUBY = struct.Struct("<q5Q 22I QQQ")
-_KEY = struct.Struct("<QQQQQ")
-_HEAD = struct.Struct("<QQQQQ QQ II Q")
-_INTERVAL = struct.Struct("<QQQQQ QQQQ")
-_GVL = struct.Struct("<QQ")
 _ANY_QUEUE = 0
 _ID = struct.Struct("<Q")
-_SCRATCH = 4 * 8 + 6 * 8 + 16 * 8 + 3 * 8 + _HEAD.size + MOST_FRAMES * 64 + 8192 * 8
 _CUT = 0b11
 _EPOCH_SHIFT = 2
 _GC_SHIFT, _GC_MASK = 8, 0xFF
@@ -174,16 +176,16 @@ class StackWalker(Closing):
         hash_, since = number << 1 | 1, self._since[thread.pid]
         waiters = 0 if held is None else held.waiters
         address, fiber = thread.address, waiting.fiber
-        value = _INTERVAL.pack(
+        value = INTERVAL.pack(
             *(hash_, ids, address, _off_cpu_marks(off_cpu), fiber),
             *(since, ran_ns, waiters, 0),
         )
         if held is not None:
             for queue in (held.queue, _ANY_QUEUE):
-                gvl = _GVL.pack(thread.pid, queue)
+                gvl = GVL.pack(thread.pid, queue)
                 self._program.maps["gvls"].put(gvl, _ID.pack(ids))
         self._program.maps["intervals"].put(_ID.pack(ids), value, only_new=True)
-        return _KEY.pack(hash_, ids, address, 0, fiber)
+        return STACK_KEY.pack(hash_, ids, address, 0, fiber)
 
     def is_walked(self, pid: int) -> bool:
         """Return whether a process is walked, as a child is since its fork."""
@@ -266,7 +268,7 @@ class StackWalker(Closing):
         now = time.monotonic_ns()
         found = []
         for key, value in list(stacks.items()):
-            words = _KEY.unpack(key)
+            words = STACK_KEY.unpack(key)
             if words[3] >> _EPOCH_SHIFT & 1 == ended:
                 stacks.delete(key)
                 if weight := int.from_bytes(value, "little"):
@@ -291,7 +293,7 @@ class StackWalker(Closing):
         now = time.monotonic_ns()
         found = []
         for _, value in self._program.maps["intervals"].items():
-            *words, since, _, waiters, waited = _INTERVAL.unpack(value)
+            *words, since, _, waiters, waited = INTERVAL.unpack(value)
             least = self._least_ns if is_end else max(self._least_ns, self._each)
             weight = now - since
             if self._weighing is Weighing.GVL_TIME:
@@ -309,21 +311,24 @@ def _maps(weighing: Weighing) -> dict[str, MapSpec]:
     has_intervals = weighing.has_switches
     scratches = SCRATCHES if weighing is Weighing.EVENTS else 1
     return {
-        "rubies": MapSpec(sys_.MAP_TYPE_HASH, 4, _RUBY.size, _PROCESSES),
+        "rubies": MapSpec(sys_.MAP_TYPE_HASH, 4, RUBY.size, _PROCESSES),
         "threads": MapSpec(sys_.MAP_TYPE_HASH, 8, 8, _MAX_THREADS),
         "intervals": MapSpec(
-            sys_.MAP_TYPE_HASH, 8, _INTERVAL.size, _MAX_THREADS if has_intervals else 1
+            sys_.MAP_TYPE_HASH, 8, INTERVAL.size, _MAX_THREADS if has_intervals else 1
         ),
         "scratches": MapSpec(
-            sys_.MAP_TYPE_ARRAY, 4, _SCRATCH, scratches * (1 + max(online_processors()))
+            sys_.MAP_TYPE_ARRAY,
+            4,
+            SCRATCH.size,
+            scratches * (1 + max(online_processors())),
         ),
         "gvls": MapSpec(
             sys_.MAP_TYPE_LRU_HASH,
-            _GVL.size,
+            GVL.size,
             8,
             _PROCESSES if weighing is Weighing.GVL_TIME else 1,
         ),
-        "stacks": MapSpec(sys_.MAP_TYPE_HASH, _KEY.size, 8, MOST_STACKS),
+        "stacks": MapSpec(sys_.MAP_TYPE_HASH, STACK_KEY.size, 8, MOST_STACKS),
         "epoch": MapSpec(sys_.MAP_TYPE_ARRAY, 4, 8, 3, sys_.F_MMAPABLE),
         "counters": counters_map(),
         "ring": MapSpec(sys_.MAP_TYPE_RINGBUF, 0, 0, RING_SIZE),
@@ -339,7 +344,7 @@ def _walked(
 ) -> WalkedStack:
     hash_, ids, thread, marks, fiber = words
     return WalkedStack(
-        key=_KEY.pack(hash_, ids, thread, marks & _NAMING, fiber),
+        key=STACK_KEY.pack(hash_, ids, thread, marks & _NAMING, fiber),
         time_ns=at,
         pid=ids >> 32,
         tid=ids & 0xFFFFFFFF,
@@ -355,10 +360,10 @@ def _walked(
 
 
 def _of_record(record: bytes) -> WalkedStack:
-    *words, at, weight, count, kernel_count, collection = _HEAD.unpack_from(record)
+    *words, at, weight, count, kernel_count, collection = HEAD.unpack_from(record)
     if not count:
         return _walked(words, at, weight)
-    frames = memoryview(record)[_HEAD.size :].cast("Q")
+    frames = memoryview(record)[HEAD.size :].cast("Q")
     end = len(frames) - kernel_count
     found = _walked(words, at, weight, frames[:end], frames[end:])
     return found._replace(collection=collection)
@@ -398,7 +403,7 @@ def _packed(layout: WalkLayout) -> bytes:
         *(layout.ec_thread, layout.ec_fiber, size, layout.cfp_pc, layout.cfp_sp),
         *(layout.cfp_iseq, layout.cfp_ep, jit),
     )
-    return _RUBY.pack(
+    return RUBY.pack(
         layout.tls,
         *layout.collecting,
         layout.collections,

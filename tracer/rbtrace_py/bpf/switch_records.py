@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rbtrace_py.bpf.abi import SWITCH_RECORD
 from rbtrace_py.model.switches import ENDED, READY, Switch, SwitchKind
 
-RECORD = struct.Struct("<QQIIIIIHH")
-"""``struct record`` of ``programs/switches.c``."""
 _LOST = 0xFFFFFFFF
 _LETTERS = ((0x1, "S"), (0x2, "D"), (0x4, "T"), (0x8, "t"), (0xB0, ENDED))
 """Letters of task states by their bits (include/linux/sched.h)."""
@@ -72,7 +70,7 @@ class SwitchRecords:
 
     def read(self, record: bytes) -> Iterator[Switch]:
         """Yield the switches of a record; nothing if its process is not watched."""
-        when, ran, pid, tid, own, state, lost, what, cpu = RECORD.unpack(record)
+        when, ran, pid, tid, own, state, lost, what, cpu = SWITCH_RECORD.unpack(record)
         yield from self.missing(lost)
         self.last = when
         if pid not in self.watched:

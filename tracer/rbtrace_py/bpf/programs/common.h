@@ -33,6 +33,9 @@ struct operand {
   u8 is_duration; /* -1 is nil here: see read_slot */
   s64 value; /* constant or displacement */
 };
+CHECK_SIZE(operand); CHECK(operand, kind); CHECK(operand, reg); CHECK(operand, index);
+CHECK(operand, shift); CHECK(operand, size); CHECK(operand, is_signed);
+CHECK(operand, is_text); CHECK(operand, is_duration); CHECK(operand, value);
 
 struct site {
   u32 series;
@@ -43,6 +46,8 @@ struct site {
   u8 pad[5];
   struct operand slots[MAX_SLOTS];
 };
+CHECK_SIZE(site); CHECK(site, series); CHECK(site, role); CHECK(site, bulk_first);
+CHECK(site, bulk_count); CHECK(site, is_off); CHECK(site, slots);
 
 static __always_inline u32 site_number(struct pt_regs *ctx) {
   u64 number = AT_LOAD(SITE);
@@ -180,6 +185,7 @@ static __always_inline s64 float_key(u64 bits) {
 struct text64 {
   u64 words[8];
 };
+CHECK_SIZE(text64);
 
 /*
  * `text` is the caller's, one for all comparisons of a filter: the compiler

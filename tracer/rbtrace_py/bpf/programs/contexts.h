@@ -5,7 +5,7 @@
  *   threads        a map of rb_thread_t by the ids of a task, where no TLS tells
  */
 
-/* What is known of a process; stack_walker.py packs it. */
+/* A process and its Ruby. */
 struct ruby {
   s64 tls;        /* from fs base: below 0 of the EC, above of the thread; 0: unknown */
   u64 gc_place;   /* word that tells of a collection; 0: not known */
@@ -27,6 +27,15 @@ struct ruby {
   u64 zjit;       /* word that is not 0 while ZJIT has JITFrames; 0: it never has */
   u64 holder;     /* of the GVL: its place in a ractor; up to 2.7 its address */
 };
+CHECK_SIZE(ruby); CHECK(ruby, tls); CHECK(ruby, gc_place); CHECK(ruby, gc_mask);
+CHECK(ruby, gc_count); CHECK(ruby, local); CHECK(ruby, running); CHECK(ruby, ec_stack);
+CHECK(ruby, ec_size); CHECK(ruby, ec_cfp); CHECK(ruby, ec_thread);
+CHECK(ruby, ec_fiber); CHECK(ruby, words); CHECK(ruby, pc); CHECK(ruby, sp);
+CHECK(ruby, iseq); CHECK(ruby, ep); CHECK(ruby, jit); CHECK(ruby, has_zjit);
+CHECK(ruby, th_ec); CHECK(ruby, imemo_mask); CHECK(ruby, imemo_ment);
+CHECK(ruby, follows); CHECK(ruby, th_ractor); CHECK(ruby, ractor_ec);
+CHECK(ruby, gvl_queue); CHECK(ruby, gvl_node); CHECK(ruby, ractor_objspace);
+CHECK(ruby, gc_flags); CHECK(ruby, queue); CHECK(ruby, zjit); CHECK(ruby, holder);
 
 static __always_inline u64 fsbase_of(u64 task) {
   u64 fsbase = 0;

@@ -13,6 +13,7 @@ struct gvl {
   u64 tgid;
   u64 queue; /* place of the head of its list; ANY_QUEUE: of that left last */
 };
+CHECK_SIZE(gvl); CHECK(gvl, tgid); CHECK(gvl, queue);
 
 /* Of the ractor's GVL, or up to 2.7 the VM's; 0: not known. */
 static __always_inline u64 queue_of(struct ruby *ruby, u64 thread) {

@@ -1,14 +1,15 @@
 /*
  * Filled in by the loader in a compiled program (program.py): descriptors of maps
  * and numbers that only the machine or the command knows. Each is a wide load of a
- * marked value. To the verifier it is a constant, and a branch that it decides is
- * taken out with what it guards: a flag costs nothing at a hit, and one compiled
- * program serves all.
+ * marked value. To the verifier it is a constant, so it removes the branches that the
+ * constant excludes. A flag costs nothing at a hit, and one compiled program serves all
+ * commands.
  *
  * The compiler must not ask the machine it runs on anything, so maps and helpers
  * that bcc would look up there are named by numbers.
  *
  *   AT_LOAD_MARK, AT_LOAD_*  the mark, and the numbers of the names (abi.py)
+ *   SIZE_*, OFFSET_*         of the structs that Python packs or decodes (abi.py)
  */
 #ifndef AT_LOAD /* a program may include it by two ways */
 #include <uapi/linux/ptrace.h>
@@ -26,6 +27,14 @@
 #define INSERT(map, key, value)                                                \
   bpf_map_update_elem((void *)AT_LOAD(map), key, value, 1 /* BPF_NOEXIST */)
 #define DELETE(map, key) bpf_map_delete_elem((void *)AT_LOAD(map), key)
+
+/* abi.py declares the same struct for Python. */
+#define CHECK_SIZE(type)                                                       \
+  _Static_assert(sizeof(struct type) == SIZE_##type, "abi.py: size of " #type)
+#define CHECK(type, field)                                                     \
+  _Static_assert(__builtin_offsetof(struct type, field) ==                     \
+                     OFFSET_##type##_##field,                                  \
+                 "abi.py: " #type "." #field)
 
 #define NO_WAKEUP 1 /* BPF_RB_NO_WAKEUP: of a ring that nobody sleeps on */
 

@@ -19,12 +19,15 @@ struct thread {
   u32 tid;
   u32 pair;
 };
+CHECK_SIZE(thread); CHECK(thread, tid); CHECK(thread, pair);
 
 struct beginnings {
   u64 depth; /* beginnings open */
   u64 floor; /* the lowest of them that is still kept */
   u64 started[PAIR_DEPTH];
 };
+CHECK_SIZE(beginnings); CHECK(beginnings, depth); CHECK(beginnings, floor);
+CHECK(beginnings, started);
 
 static __always_inline struct beginnings *thread_of(u32 pair, bool make) {
   struct thread thread = {};

@@ -1,13 +1,13 @@
 /*
- * Where a value goes: a dense histogram a series, or, with a key or many
- * series, a count a group and only those buckets that were hit.
+ * Records values: in a dense histogram per series, or, with a key or many series, in
+ * a count per group and the buckets that are hit.
  *
+ *   BUCKETS  of HdrHistogram(1, 3.6e12, 3)
  *   BY       0 no key, 1 a number, 2 a text
  *   DENSE    1: one array of BUCKETS a series
  *   OWN      slots of the program's own; the key's follows them
  *   VALUES   0: only count; 1: durations; 2: signed integers; 3: doubles
  */
-#define BUCKETS 33792 /* HdrHistogram(1, 3.6e12, 3) */
 #define LARGEST 3600000000000ULL
 
 #define KEY_SLOT OWN
@@ -23,6 +23,9 @@ struct key {
   u64 number;
 #endif
 };
+CHECK(key, series); CHECK(key, kind);
+_Static_assert(sizeof(struct key) == SIZE_key + (BY == 2 ? KEY_TEXT : 8),
+               "group_recorder.py: key_size");
 
 struct group {
   u64 born; /* with cpu: a number of its own, for its buckets */
@@ -30,17 +33,21 @@ struct group {
   u64 count; /* only without VALUES: else the buckets add up to it */
   u64 total;
 };
+CHECK_SIZE(group); CHECK(group, born); CHECK(group, cpu); CHECK(group, count);
+CHECK(group, total);
 
 struct bucket {
   u64 born;
   u32 cpu;
   u32 place;
 };
+CHECK_SIZE(bucket); CHECK(bucket, born); CHECK(bucket, cpu); CHECK(bucket, place);
 
 struct group_number {
   u64 born;
   u64 cpu;
 };
+CHECK_SIZE(group_number); CHECK(group_number, born); CHECK(group_number, cpu);
 #endif
 
 /*

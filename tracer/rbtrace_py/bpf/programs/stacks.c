@@ -101,6 +101,8 @@ struct stack_key {
   u64 marks;
   u64 fiber; /* rb_fiber_t */
 };
+CHECK_SIZE(stack_key); CHECK(stack_key, hash); CHECK(stack_key, ids);
+CHECK(stack_key, thread); CHECK(stack_key, marks); CHECK(stack_key, fiber);
 
 struct head {
   struct stack_key key;
@@ -110,6 +112,8 @@ struct head {
   u32 kernel_count; /* of the kernel's addresses behind them, newest first */
   u64 collection; /* as it was where the stack was walked */
 };
+CHECK_SIZE(head); CHECK(head, time); CHECK(head, weight); CHECK(head, count);
+CHECK(head, kernel_count); CHECK(head, collection);
 
 /* The time that a thread is off the CPU, or was last: then its key has no OFF_CPU. */
 struct interval {
@@ -118,6 +122,8 @@ struct interval {
   u64 ran; /* ns that the thread had a CPU before */
   u64 waiters, waited; /* for its GVL, and their ns until since together */
 };
+CHECK_SIZE(interval); CHECK(interval, since); CHECK(interval, ran);
+CHECK(interval, waiters); CHECK(interval, waited);
 
 /* One a processor: ticks and switches do not come during one another. */
 struct scratch {
@@ -132,6 +138,7 @@ struct scratch {
   u64 frames[MOST_FRAMES * FRAME_WORDS];
   u64 values[VALUE_WORDS];
 };
+CHECK_SIZE(scratch);
 
 /* How a walk went. */
 enum outcome { WALKED, NO_RUBY, UNKNOWN, FAILED };

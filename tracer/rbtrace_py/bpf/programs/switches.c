@@ -16,7 +16,7 @@
 #define ON 3
 #define OFF 4
 
-struct record {
+struct switch_record {
   u64 time; /* CLOCK_MONOTONIC, ns */
   u64 ran;  /* of OFF: ns on CPUs so far, by the scheduler's clock */
   u32 pid;
@@ -27,6 +27,10 @@ struct record {
   u16 what;
   u16 cpu;
 };
+CHECK_SIZE(switch_record); CHECK(switch_record, time); CHECK(switch_record, ran);
+CHECK(switch_record, pid); CHECK(switch_record, tid); CHECK(switch_record, own);
+CHECK(switch_record, state); CHECK(switch_record, lost); CHECK(switch_record, what);
+CHECK(switch_record, cpu);
 
 static __always_inline u32 own_tid(u64 task) {
   u64 pid = 0;
@@ -43,10 +47,10 @@ static __always_inline u32 own_tid(u64 task) {
 static __always_inline void tell(u64 task, u64 ids, u16 what, u32 state) {
   u32 place = COUNTER_LOST;
   u64 *lost = LOOKUP(counters, &place);
-  struct record *record;
+  struct switch_record *record;
   if (!lost)
     return;
-  record = reserve_record((void *)AT_LOAD(ring), sizeof(struct record), 0);
+  record = reserve_record((void *)AT_LOAD(ring), sizeof(struct switch_record), 0);
   if (!record) {
     __sync_fetch_and_add(lost, 1);
     return;

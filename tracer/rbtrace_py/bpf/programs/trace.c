@@ -17,7 +17,7 @@
 #include "common.h"
 #include "contexts.h"
 
-struct record {
+struct event_record {
   u64 time; /* CLOCK_MONOTONIC, ns */
   u32 pid;
   u32 tid;
@@ -30,6 +30,10 @@ struct record {
   u64 thread, fiber; /* rb_thread_t and rb_fiber_t; 0: not known */
   u64 values[]; /* ECHO of them, and behind them the texts */
 };
+CHECK_SIZE(event_record); CHECK(event_record, time); CHECK(event_record, pid);
+CHECK(event_record, tid); CHECK(event_record, site); CHECK(event_record, unreadable);
+CHECK(event_record, texts); CHECK(event_record, cut); CHECK(event_record, comm);
+CHECK(event_record, thread); CHECK(event_record, fiber);
 
 /*
  * Once a value is known on one way and not on another, the verifier of older
@@ -41,7 +45,7 @@ static __always_inline u64 unknown(u64 value, u64 other) {
   return value;
 }
 
-static __always_inline void fill_context(struct record *record, u64 ids) {
+static __always_inline void fill_context(struct event_record *record, u64 ids) {
   u32 tgid = ids >> 32;
   struct ruby *ruby = LOOKUP(rubies, &tgid);
   u64 ec, thread = 0, fiber = 0;
@@ -73,7 +77,7 @@ int on_hit(struct pt_regs *ctx) {
   u32 first;
   u64 unreadable = 0;
   u16 read = 0, cut = 0;
-  struct record *record;
+  struct event_record *record;
   if (!is_counted(site) || !is_long(ctx, site))
     return 0;
   /*
