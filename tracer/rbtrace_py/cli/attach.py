@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import click
-
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say
 from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.inside import attached_document
@@ -29,8 +27,7 @@ class _Options(o.YesOption, o.JsonOption):
     )
 
 
-@click.command("attach", options_metavar="[OPTIONS]")
-@takes("PID", _Options)
+@target_command("attach", "PID", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Load the agent into a running Ruby process.
 

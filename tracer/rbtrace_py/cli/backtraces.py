@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import click
-
 from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import ThreadBacktrace
 from rbtrace_py.report.json.inside import backtraces_document
@@ -22,8 +20,7 @@ class _Options(AgentReportOptions):
     agent: bool = option("--agent", help="Include the agent's own threads.")
 
 
-@click.command("backtraces", options_metavar="[OPTIONS]")
-@takes("PID", _Options)
+@target_command("backtraces", "PID", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Print every thread's backtrace as Ruby reports it.
 

@@ -32,7 +32,7 @@ from rbtrace_py.cli.common.selecting import (
 )
 from rbtrace_py.cli.common.session_start import attached, start
 from rbtrace_py.cli.common.stop import Stop
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.ticker import Ticker
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
@@ -146,8 +146,7 @@ class _Options(
     )
 
 
-@click.command("calls", options_metavar="[OPTIONS]")
-@takes("PID [WORD]...", _Options)
+@target_command("calls", "PID [WORD]...", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Print every method call of a process, nested and timed.
 

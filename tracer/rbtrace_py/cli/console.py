@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-import click
-
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import show_error
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import check_words, with_agent
 from rbtrace_py.cli.common.stop import Interrupted, is_ignored
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.process_state import Evaluated, Raised
@@ -40,8 +38,7 @@ class _Options(o.AttachOption, o.YesOption):
     pass
 
 
-@click.command("console", options_metavar="[OPTIONS]")
-@takes("PID", _Options)
+@target_command("console", "PID", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Open a Ruby console inside a process, like irb.
 

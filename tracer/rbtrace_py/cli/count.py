@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-import click
-
 from rbtrace_py.cli.common import method_events as m
 from rbtrace_py.cli.common.grouped_report import Rendering, answer, need_words
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.report.terminal.methods import counts_report
 from rbtrace_py.report.terminal.results import count_report
 from rbtrace_py.session.methods.tables import Methods
 from rbtrace_py.session.targets.targets import Targets
 
 
-@click.command("count", options_metavar="[OPTIONS]")
-@takes("PID [WORD]...", m.TableOptions)
+@target_command("count", "PID [WORD]...", m.TableOptions)
 def command(targets: Targets, words: tuple[str, ...], options: m.TableOptions) -> int:
     """Count how often probes fire.
 

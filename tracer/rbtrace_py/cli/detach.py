@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import click
-
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.inside import detached_document
@@ -24,8 +22,7 @@ class _Options(o.YesOption, o.JsonOption):
     time_limit: float = o.time_limit_option(attach.DETACH_SECONDS, attach.MOST_SECONDS)
 
 
-@click.command("detach", options_metavar="[OPTIONS]")
-@takes("PID", _Options)
+@target_command("detach", "PID", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Stop the agent in a process.
 

@@ -27,7 +27,7 @@ class _Options(o.OutputOptions):
     ps: str | None = ps_option()
 
 
-@click.command("doctor", options_metavar="[OPTIONS]")
+@click.command("doctor")
 @typed(_Options)
 def command(options: _Options) -> int:
     """Check what this machine and a process allow, and what is missing.

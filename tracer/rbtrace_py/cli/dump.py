@@ -64,7 +64,7 @@ class _Options(TargetOptions, o.StackOptions, o.OutputOptions):
     )
 
 
-@click.command("dump", options_metavar="[OPTIONS]")
+@click.command("dump")
 @typed(_Options)
 def command(options: _Options) -> int:
     """Print the stack of every thread of a Ruby process once.

@@ -13,7 +13,7 @@ from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import check_words, leaves_out, with_agent
 from rbtrace_py.cli.common.streamed_output import StreamedOutput
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.linux.process import Process
@@ -45,8 +45,7 @@ class _Options(o.AttachOption, o.YesOption, o.JsonOption):
     )
 
 
-@click.command("eval", options_metavar="[OPTIONS]")
-@takes("PID [CODE]", _Options, may_be_numbers=True)
+@target_command("eval", "PID [CODE]", _Options, may_be_numbers=True)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Run Ruby code in a process and print its value.
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-import click
-
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.per_process import each
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.waiting import waiting_for
 from rbtrace_py.linux.process import Process
 from rbtrace_py.report.json.inside import fork_document
@@ -25,8 +23,7 @@ class _Options(o.AttachOption, o.YesOption, o.JsonOption):
     pass
 
 
-@click.command("fork", options_metavar="[OPTIONS]")
-@takes("PID", _Options)
+@target_command("fork", "PID", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Fork a stopped copy of a process and print its pid.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import click
-
 from rbtrace_py.cli.common.dump_files import (
     DumpFileOptions,
     Progress,
@@ -13,7 +11,7 @@ from rbtrace_py.cli.common.dump_files import (
 )
 from rbtrace_py.cli.common.messages import say
 from rbtrace_py.cli.common.option_fields import option
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
@@ -25,8 +23,7 @@ class _Options(DumpFileOptions):
     collect: bool = option("--gc", after="file", help="Collect garbage first.")
 
 
-@click.command("heapdump", options_metavar="[OPTIONS]")
-@takes("PID [FILE]", _Options)
+@target_command("heapdump", "PID [FILE]", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Write every object of a Ruby process to a file, one line of JSON each.
 

@@ -17,7 +17,7 @@ from rbtrace_py.cli.common.grouped_report import (
     need_words,
 )
 from rbtrace_py.cli.common.option_fields import option
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.terminal.histogram_rows import Scale
@@ -52,8 +52,7 @@ class _Options(s.SlowSpanOptions):
     )
 
 
-@click.command("latency", options_metavar="[OPTIONS]")
-@takes("PID [WORD]...", _Options)
+@target_command("latency", "PID [WORD]...", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Measure how long methods, spans or pairs of probes take.
 

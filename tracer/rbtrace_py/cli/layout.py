@@ -9,7 +9,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import opened
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.json.serializer import dumps
@@ -40,8 +40,7 @@ class _Options(o.RubyOptions, o.OutputOptions):
     saved_layout: str | None = o.saved_layout_option()
 
 
-@click.command("layout", options_metavar="[OPTIONS]")
-@takes("PID", _Options)
+@target_command("layout", "PID", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> None:
     """Show which Ruby a process runs and where its structure offsets come from.
 

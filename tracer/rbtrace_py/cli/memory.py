@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import click
-
 from rbtrace_py.agent.place import HiddenAgent, NoAgent, runs_no_ruby
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.process_state import MemoryUse
 from rbtrace_py.report.json.inside import memory_document
@@ -16,8 +14,7 @@ from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 
 
-@click.command("memory", options_metavar="[OPTIONS]")
-@takes("PID", AgentReportOptions)
+@target_command("memory", "PID", AgentReportOptions)
 def command(
     targets: Targets, words: tuple[str, ...], options: AgentReportOptions
 ) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import click
-
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.output import opened
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.report.json.setup import probes_document
 from rbtrace_py.report.terminal.probes import probe_lines
@@ -16,8 +14,7 @@ from rbtrace_py.session.probes.probes import list_probes
 from rbtrace_py.session.targets.targets import Targets
 
 
-@click.command("probes", options_metavar="[OPTIONS]")
-@takes("PID [WORD]...", o.OutputOptions)
+@target_command("probes", "PID [WORD]...", o.OutputOptions)
 def command(targets: Targets, words: tuple[str, ...], options: o.OutputOptions) -> None:
     """List the USDT probes of a process: its own, Ruby's and those of its libraries.
 

@@ -6,8 +6,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import click
-
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
@@ -18,7 +16,7 @@ from rbtrace_py.cli.common.messages import say, say_note, say_wrote
 from rbtrace_py.cli.common.on_events import OnOptions, check_on
 from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.output import cannot_write
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.writable import check_folder
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.stacks import Sample
@@ -47,8 +45,7 @@ class _Options(
         return self.format_ == RECORDING
 
 
-@click.command("record", options_metavar="[OPTIONS]")
-@takes("PID", _Options)
+@target_command("record", "PID", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Record the Ruby stacks of a running process to a file.
 

@@ -82,7 +82,7 @@ class _Options(CallReportOptions):
         return replace(found, waits=WAIT_FRAMES)
 
 
-@click.command("report", options_metavar="[OPTIONS]")
+@click.command("report")
 @typed(_Options)
 def command(options: _Options) -> int:
     """Show a recording or a result, or compare two.

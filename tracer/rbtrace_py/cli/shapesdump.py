@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import click
-
 from rbtrace_py.cli.common.dump_files import (
     DumpFileOptions,
     Progress,
     write_dumps,
 )
 from rbtrace_py.cli.common.messages import say
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.inside import commands
 from rbtrace_py.session.inside.copy_cost import check_room
 from rbtrace_py.session.targets.targets import Targets
 
 
-@click.command("shapesdump", options_metavar="[OPTIONS]")
-@takes("PID [FILE]", DumpFileOptions)
+@target_command("shapesdump", "PID [FILE]", DumpFileOptions)
 def command(targets: Targets, words: tuple[str, ...], options: DumpFileOptions) -> None:
     """Write every object shape of a Ruby process to a file, one line of JSON each.
 

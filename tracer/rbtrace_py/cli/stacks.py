@@ -7,8 +7,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-import click
-
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.cli.common import rendering as r
@@ -17,7 +15,7 @@ from rbtrace_py.cli.common.folding_options import FoldingOptions
 from rbtrace_py.cli.common.on_events import check_on
 from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.selecting import attach_first
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.record import record
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.file_formats import RECORDING
@@ -38,8 +36,7 @@ class _Options(FoldingOptions):
         return self.format_ == RECORDING
 
 
-@click.command("stacks", options_metavar="[OPTIONS]")
-@takes("PID", _Options)
+@target_command("stacks", "PID", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Sample the Ruby stacks of a running process.
 

@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-import click
-
 from rbtrace_py.aggregate.top import Picture
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import sampling as s
@@ -16,7 +14,7 @@ from rbtrace_py.cli.common.captured_output import CapturedOutput
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.screen import Screen
 from rbtrace_py.cli.common.session_start import say_ended
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.errors import UsageError
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.report.style import Style, can_move
@@ -36,8 +34,7 @@ class _Options(s.SampleOptions, o.IntervalOptions):
     rows: int | None = o.rows_option(after="saved_layout")
 
 
-@click.command("top", options_metavar="[OPTIONS]")
-@takes("PID", _Options)
+@target_command("top", "PID", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Show the busiest methods and threads of a Ruby process, live.
 

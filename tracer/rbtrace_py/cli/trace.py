@@ -19,7 +19,7 @@ from rbtrace_py.cli.common.output import Output, opened
 from rbtrace_py.cli.common.selecting import attach_first
 from rbtrace_py.cli.common.session_start import attached, enter, say_ended, subject
 from rbtrace_py.cli.common.stop import Stop
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.ticker import ticker_for
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.model.events import Event
@@ -68,8 +68,7 @@ class _Options(o.EventOptions, m.SourceOptions, o.OutputOptions):
     )
 
 
-@click.command("trace", options_metavar="[OPTIONS]")
-@takes("PID [WORD]...", _Options)
+@target_command("trace", "PID [WORD]...", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Print each probe event: time, thread, probe, arguments.
 

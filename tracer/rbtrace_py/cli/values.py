@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import click
-
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.grouped_report import Rendering, answer
-from rbtrace_py.cli.common.target_options import takes
+from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.results import values_report
@@ -22,8 +20,7 @@ class _Options(o.GroupingOptions, o.OutputOptions):
     scale: Scale = o.scale_option(after="ready_fd")
 
 
-@click.command("values", options_metavar="[OPTIONS]")
-@takes("PID [WORD]...", _Options)
+@target_command("values", "PID [WORD]...", _Options)
 def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     """Show the distribution of an argument's values.
 

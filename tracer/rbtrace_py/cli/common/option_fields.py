@@ -1,8 +1,8 @@
 """Options as fields of dataclasses: one declaration for click and for type checks.
 
 A command's dataclass inherits the groups of options that it shares with others. In
---help its own options come first, then those of its bases, in Python's method
-resolution order; ``after`` moves options elsewhere.
+--help, the options of a class precede the options of its bases, in Python's method
+resolution order. The argument ``after`` places options elsewhere.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _IMPLIED = {
 def option(*names: str, after: str = "", **attributes: Any) -> Any:
     """Return a dataclass field that is an option of the command line.
 
-    The field's name becomes the name of click's parameter. A bool is a flag, a tuple
-    is repeatable, and a default is shown in --help.
+    The field's name becomes the name of click's parameter. A bool option is a flag, a
+    tuple option is repeatable, and --help shows default values.
 
     Args:
-        names: Names on the command line, such as ``-d`` and ``--duration``.
+        *names: Names on the command line, such as ``-d`` and ``--duration``.
         after: Name of the field that precedes this field, and those below it in its
             class, in --help.
         **attributes: Keyword arguments of ``click.option``.
@@ -51,7 +51,7 @@ def option(*names: str, after: str = "", **attributes: Any) -> Any:
 
 
 def argument(**attributes: Any) -> Any:
-    """Return a dataclass field for arguments; takes those of ``click.argument``."""
+    """Return a dataclass field that is a ``click.argument`` with these attributes."""
 
     def make(name: str, kind: str, **more: Any) -> Callable[[Command], Command]:
         return click.argument(name, **attributes, **more)
@@ -64,7 +64,7 @@ def parameters(options: Any, **changes: dict[str, Any]) -> Callable[[Command], C
 
     Args:
         options: The dataclass.
-        **changes: Keyword arguments for click to add to those of a field.
+        **changes: More keyword arguments for click, by the name of the field.
     """
 
     def decorate(function: Command) -> Command:

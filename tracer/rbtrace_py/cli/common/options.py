@@ -118,7 +118,7 @@ class EventOptions(YesOption, LimitOptions):
 
     @property
     def probe_options(self) -> ProbeOptions:
-        """The sessions' options."""
+        """Return the options of sessions."""
         from rbtrace_py.session.probes.query import ProbeOptions
 
         return ProbeOptions(
@@ -358,7 +358,7 @@ def time_limit_option(default: float, most: float, after: str = "") -> Any:
 
 
 def _ask(text: str) -> bool:
-    """A person's yes on the terminal; without one it is a no."""
+    """Ask the user on the terminal; without a terminal, the answer is no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     columns = Style.for_stream(sys.stderr).width - 1
@@ -366,6 +366,6 @@ def _ask(text: str) -> bool:
     if not click.confirm("Continue anyway?", err=True):
         from rbtrace_py.session.targets.confirmation import NotConfirmed
 
-        # What it is about stands above.
+        # The question above names the hazard.
         raise NotConfirmed("not confirmed")
     return True

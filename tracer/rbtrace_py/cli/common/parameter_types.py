@@ -47,7 +47,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 class Milliseconds(Seconds):
-    """A time in ms: a bare number is of them; ``10``, ``10ms``, ``0.01s``."""
+    """A time in milliseconds: ``10``, ``10ms``, ``0.01s``."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

@@ -41,7 +41,7 @@ from rbtrace_py.session.stacks.sampling_passes import sampling_passes
 from rbtrace_py.session.targets.targets import Targets
 
 _MODES = [mode for mode in SamplingMode if mode is not SamplingMode.EVENT]
-"""What --mode takes; --on is the other."""
+"""Values of --mode; --on selects the other mode."""
 
 
 def rate_option() -> Any:

@@ -1,4 +1,4 @@
-"""Start and end of a session as the user sees them: waiting, attached, ended."""
+"""Messages about the beginning and the end of a session."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ READY_FD = f"{__name__}.ready_fd"
 
 
 class HasNotes(Protocol):
-    """A source of notes to print once it is attached, a line each."""
+    """A session with notes to print when it is attached, one per line."""
 
     @property
     def notes(self) -> Sequence[str]: ...
 
 
 class StartableSession(HasTargets, Protocol):
-    """A session that may wait for agents as it begins."""
+    """A session whose start may wait for agents."""
 
     on_wait: Callable[[float], None] | None
 
@@ -36,7 +36,7 @@ class StartableSession(HasTargets, Protocol):
 
 
 class ProbingSession(HasNotes, HasTargets, Protocol):
-    """A session that is entered to attach it."""
+    """A session that attaches when it is entered."""
 
     words: tuple[str, ...]
     on_wait: Callable[[float], None] | None
@@ -46,7 +46,7 @@ class ProbingSession(HasNotes, HasTargets, Protocol):
 
 
 def enter(stack: ExitStack, session: ProbingSession) -> None:
-    """Attach, with a line about it while that has to wait for a probe."""
+    """Attach a session; show a status line while it waits for a probe."""
     ticker = ticker_for(session, f"waiting for {subject(session)}", "stops", quiet=1.0)
     session.on_wait = ticker
     try:
@@ -56,7 +56,7 @@ def enter(stack: ExitStack, session: ProbingSession) -> None:
 
 
 def start(session: StartableSession, stop: Callable[[], bool]) -> None:
-    """Have it begin, with a line about it while that has to wait for an agent."""
+    """Start a session; show a status line while it waits for an agent."""
     what = f"waiting for an agent in {where(session.targets)}"
     ticker = ticker_for(session, what, "stops", quiet=1.0)
     session.on_wait = ticker
@@ -67,7 +67,7 @@ def start(session: StartableSession, stop: Callable[[], bool]) -> None:
 
 
 def subject(session: ProbingSession) -> str:
-    """``shop:checkout in pid 123``: what a session is about."""
+    """Describe a session by words and targets: ``shop:checkout in pid 123``."""
     words = ", ".join(session.words)
     if session.targets.command is not None:
         return f"{words} in {session.targets.command[0]}"
@@ -75,19 +75,20 @@ def subject(session: ProbingSession) -> str:
 
 
 def where(targets: Targets) -> str:
-    """``pid 123``, or how many."""
+    """Describe targets: ``pid 123`` or ``2 processes``."""
     return processes_text(targets.pids)
 
 
 def processes_text(pids: Sequence[int]) -> str:
-    """``pid 123``, or how many."""
+    """Describe processes: ``pid 123`` or ``2 processes``."""
     return f"pid {pids[0]}" if len(pids) == 1 else f"{len(pids)} processes"
 
 
 def say_ended(targets: Targets) -> None:
-    """Say that a session ended as they did; of a program of ours its status is said.
+    """Print a note if a session ended because all its targets exited.
 
-    Nothing is said where one lives on: its agent has hung up, or it is replaced.
+    A COMMAND gets no note, because its exit status is reported. A session can also end
+    while a process runs: if its agent hangs up, or exec replaces the program.
     """
     pids = targets.pids
     if targets.command is None and not targets.alive():
@@ -96,10 +97,10 @@ def say_ended(targets: Targets) -> None:
 
 
 def attached(session: HasNotes) -> None:
-    """Print the notes of a session that is attached, and report that it is.
+    """Print the notes of a session, and report that it is attached.
 
-    A script learns it from the descriptor of --ready-fd, or from a line on standard
-    error.
+    For scripts, the report is a line to the descriptor of --ready-fd, or else to
+    standard error.
     """
     for note in session.notes:
         say_note(note)

@@ -31,7 +31,7 @@ Options = TypeVar("Options")
 _CMDLINE_COLUMNS = 60
 
 _SIGNALLED = 128
-"""What shells add to a signal's number."""
+"""Shells add this to a signal's number for an exit code."""
 
 _PIDS = re.compile(r"\d+(,\d+)*")
 
@@ -68,7 +68,7 @@ class _Sayer(logging.Handler):
 
 @contextmanager
 def _spoken_log() -> Iterator[None]:
-    """Print the log of the package: side effects of a command on its process."""
+    """Print the package's log, which reports side effects on the process."""
     logger, handler = logging.getLogger("rbtrace_py"), _Sayer()
     logger.addHandler(handler)
     try:
@@ -77,22 +77,29 @@ def _spoken_log() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def takes(
-    words_metavar: str, options: Callable[..., Options], may_be_numbers: bool = False
+def target_command(
+    name: str,
+    words_metavar: str,
+    options: Callable[..., Options],
+    may_be_numbers: bool = False,
 ) -> Callable[
-    [Callable[[Targets, tuple[str, ...], Options], int | None]], Callable[..., int]
+    [Callable[[Targets, tuple[str, ...], Options], int | None]], click.Command
 ]:
-    """Call a command with its targets, the other words, and its options.
+    """Return a decorator that makes a command of a function.
 
-    The first word is PID[,PID…] unless --ps or -- COMMAND stands for it.
+    The command calls the function with the targets, the other words, and the options.
+    The first word is PID[,PID…] unless --ps or -- COMMAND replaces it.
 
-    words_metavar: what --help shows for all words
-    may_be_numbers: can another word look like a PID?
+    Args:
+        name: Name of the command.
+        words_metavar: All words, as --help shows them.
+        options: Dataclass of the command's own options.
+        may_be_numbers: True if another word can look like a PID.
     """
 
     def decorate(
         function: Callable[[Targets, tuple[str, ...], Options], int | None],
-    ) -> Callable[..., int]:
+    ) -> click.Command:
         def wrapper(
             words: tuple[str, ...],
             pid_words: tuple[str, ...],
@@ -105,8 +112,9 @@ def takes(
                 code = function(targets, rest, options(**given))
                 return code or _command_status(targets)
 
+        run = parameters(options)(update_wrapper(wrapper, function))
         words = parameters(TargetOptions, words={"metavar": words_metavar})
-        return words(parameters(options)(update_wrapper(wrapper, function)))
+        return click.command(name)(words(run))
 
     return decorate
 
@@ -115,7 +123,7 @@ def takes(
 def opened_targets(
     named: TargetOptions, may_be_numbers: bool = False
 ) -> Iterator[tuple[Targets, tuple[str, ...]]]:
-    """The targets, and the words that do not name one."""
+    """Yield the targets, and the words that are not a target."""
     command = (click.get_current_context().obj or {}).get("command")
     words, ps = named.words, named.ps
     given = {"--ps": ps is not None, "--pid": named.pid_words, "-- COMMAND": command}
@@ -154,9 +162,9 @@ def opened_targets(
 
 
 def _command_status(targets: Targets) -> int:
-    """The exit code of a program of ours that failed, which is said; else 0.
+    """Report a failed COMMAND, and return its exit code, or 0.
 
-    One that we ended, or a Ctrl-C that it got as we did, has not failed.
+    A program has not failed if we ended it, or if Ctrl-C reached both of us.
     """
     status = targets.status
     if not status or stop_signal.has_come():
@@ -170,10 +178,16 @@ def _command_status(targets: Targets) -> int:
 
 
 def choose_pids(regex: str, subprocesses: bool) -> list[int]:
-    """Return the pid that --ps means; a person may be asked.
+    """Return the pids that --ps selects, after asking the user if several match.
 
-    subprocesses: children of one that matches go with it; workers of one program are
-    meant together
+    Args:
+        regex: Regular expression for command lines.
+        subprocesses: True if children are traced too. Then matches that are one
+            program's processes are selected together.
+
+    Raises:
+        NoSuchTarget: No process matches.
+        UsageError: Several match, and standard input is not a terminal.
     """
     from rbtrace_py.session.targets.choosing import check_permitted, choices, families
 
@@ -213,7 +227,7 @@ def choose_pids(regex: str, subprocesses: bool) -> list[int]:
 
 
 def _of_one_family(groups: Sequence[Sequence[Candidate]]) -> list[str]:
-    """Say that all that match are one program's, if they are, and how to take all."""
+    """Return lines of advice if all matches are processes of one program."""
     if len(groups) != 1:
         return []
     heads = groups[0]

@@ -1,4 +1,4 @@
-"""The line on a terminal that shows how a session goes on."""
+"""The status line of a running session, on a terminal."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 class HasTargets(Protocol):
-    """A session of these."""
+    """A session with targets."""
 
     targets: Targets
 
 
 _CLEAR = "\r\x1b[2K"
-"""To the line's beginning, and empty it, with the ^C that was typed there."""
-
+"""Empties the line, including an echoed ^C."""
 
 _SECONDS_BETWEEN = 0.5
 
 
 class Ticker:
-    """One line on a terminal's standard error, rewritten while it goes on.
+    """A status line on standard error, rewritten twice per second.
 
-    what: what goes on, ending: what Ctrl-C does then
-    quiet: seconds before it is shown at all
+    Nothing is printed unless standard error is a terminal that can rewrite a line.
 
-    It says nothing where standard error is no terminal, or one that cannot
-    rewrite a line.
+    Args:
+        what: The activity that the line shows.
+        ending: The effect of Ctrl-C, as the line shows it.
+        quiet: Seconds before the line appears.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Ticker:
         self._write(f"{_CLEAR}{line}")
 
     def say(self, what: str, seconds: float) -> None:
-        """The same with something new that goes on."""
+        """Change the activity, and show the line."""
         self._what = what
         self(seconds)
 
     def mute(self) -> None:
-        """Say nothing from now on."""
+        """Clear the line, and show nothing from now on."""
         self.clear()
         self.is_on = False
 
@@ -83,7 +83,7 @@ class Ticker:
             self.is_on = False
 
     def end(self) -> None:
-        """Clear the line for what comes last, of a ^C that was typed there too."""
+        """Clear the line before the final output, including an echoed ^C."""
         self._shown = self.is_on
         self.clear()
 
@@ -94,7 +94,7 @@ def ticker_for(
     ending: str = "shows the result",
     quiet: float = 0.0,
 ) -> Ticker:
-    """None that is seen where a program of ours writes to the terminal itself."""
+    """Return a ticker, muted if our own COMMAND writes to the terminal itself."""
     ticker = Ticker(what, ending, quiet)
     if session.targets.command is not None:
         ticker.mute()
