@@ -9,7 +9,7 @@ import click
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
-from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.option_fields import is_given, option
 from rbtrace_py.errors import RbtraceError, UsageError
 from rbtrace_py.report.units import format_count, span
 from rbtrace_py.session.stacks.event_cost import MOST_SHARE, EventCost
@@ -70,10 +70,8 @@ def check_on(options: OnOptions) -> None:
         if options.every != 1:
             raise UsageError("--every needs --on")
         return
-    context = click.get_current_context()
     for name in _NOT_WITH_ON:
-        source = context.get_parameter_source(name)
-        if source not in (None, click.core.ParameterSource.DEFAULT):
+        if is_given(name):
             raise UsageError(f"--on and --{name} cannot be combined")
 
 

@@ -111,3 +111,9 @@ def typed(
         return parameters(options)(update_wrapper(wrapper, function))
 
     return decorate
+
+
+def is_given(name: str) -> bool:
+    """Return whether an option of the current command is given, not its default."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not click.core.ParameterSource.DEFAULT

@@ -14,7 +14,7 @@ import click
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.on_events import CostNote, check_cost
-from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.option_fields import is_given, option
 from rbtrace_py.cli.common.output import is_pipe
 from rbtrace_py.cli.common.session_start import attached, say_ended, where
 from rbtrace_py.cli.common.stop import Stop
@@ -141,12 +141,6 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
 _SECOND_NS = 1_000_000_000
 
 Sampled = TypeVar("Sampled", bound=SampleOptions)
-
-
-def is_given(option: str) -> bool:
-    """Was an option of the current command given, or is it its default?"""
-    source = click.get_current_context().get_parameter_source(option)
-    return source is not click.core.ParameterSource.DEFAULT
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from rbtrace_py.cli.common import method_events as m
-from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.option_fields import is_given, option
 from rbtrace_py.cli.common.parameter_types import Milliseconds
-from rbtrace_py.cli.common.sampling import is_given, rate_option
+from rbtrace_py.cli.common.sampling import rate_option
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import UsageError
 from rbtrace_py.report.file_formats import RECORDING, described, format_of_file
