@@ -1,38 +1,36 @@
-"""Slow spans as a trace of Perfetto's: a track each, with its stack as it changed."""
+"""Slow spans as a timeline: each has a track, on which its stack changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from rbtrace_py.aggregate.slow.spans import SUSPENDED, Exemplar, StackTime
-from rbtrace_py.report.exchange.perfetto_packets import (
-    BEGIN,
-    END,
-    Packets,
-    first_packet,
-)
+from rbtrace_py.report.exchange.perfetto import encoded
+from rbtrace_py.report.exchange.timeline import BEGIN, END, TRACK, TimelineEvent, Track
 from rbtrace_py.report.style import PLAIN
 from rbtrace_py.report.terminal.slow_spans import argument_texts
 from rbtrace_py.report.units import duration
 
 
 def slow_timeline_pieces(exemplars: Sequence[Exemplar]) -> Iterator[bytes]:
-    """The file, in pieces."""
-    packets = Packets()
-    yield first_packet()
-    for track, exemplar in enumerate(exemplars, 1):
-        span = exemplar.span
-        name = f"{track}. {span.series} {duration(span.duration_ns, PLAIN)}"
-        yield from packets.described(span.event.pid, name, track)
+    """Yield a Perfetto trace of slow spans in pieces."""
+    return encoded(_events(exemplars))
+
+
+def _events(exemplars: Sequence[Exemplar]) -> Iterator[TimelineEvent]:
+    for number, (span, _, times) in enumerate(exemplars, 1):
+        name = f"{number}. {span.series} {duration(span.duration_ns, PLAIN)}"
+        track = Track(number, (span.event.pid, span.event.tid), name)
         texts = tuple(argument_texts(span, PLAIN))
-        yield packets.slice(span.began_ns, track, BEGIN, span.series, texts)
-        for time, kind, frame in _slices(exemplar.times):
-            yield packets.slice(time, track, kind, frame)
-        yield packets.slice(span.ended_ns, track, END)
+        yield TimelineEvent(TRACK, track, span.began_ns)
+        yield TimelineEvent(BEGIN, track, span.began_ns, span.series, values=texts)
+        yield from _slices(track, times)
+        yield TimelineEvent(END, track, span.ended_ns)
 
 
-def _slices(times: Sequence[StackTime]) -> Iterator[tuple[int, int, str]]:
-    """Yield times, BEGIN with a frame's name, or END of the newest.
+def _slices(track: Track, times: Sequence[StackTime]) -> Iterator[TimelineEvent]:
+    """Yield the slices of frames.
 
     A frame that stays on the stack from one sample to the next is one slice.
     """
@@ -40,19 +38,10 @@ def _slices(times: Sequence[StackTime]) -> Iterator[tuple[int, int, str]]:
     last = 0
     for began, ended, part, stack in times:
         names = [f"({part})"] if part == SUSPENDED else [f.name for f in stack.frames]
-        common = _common(opened, names) if began == last else 0
-        for _ in opened[common:]:
-            yield last, END, ""
+        same = takewhile(lambda two: two[0] == two[1], zip(opened, names, strict=False))
+        common = len(list(same)) if began == last else 0
+        yield from [TimelineEvent(END, track, last)] * len(opened[common:])
         for name in names[common:]:
-            yield began, BEGIN, name
+            yield TimelineEvent(BEGIN, track, began, name)
         opened, last = names, ended
-    for _ in opened:
-        yield last, END, ""
-
-
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many names two stacks have in common, from the root."""
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return place
-    return min(len(one), len(other))
+    yield from [TimelineEvent(END, track, last)] * len(opened)

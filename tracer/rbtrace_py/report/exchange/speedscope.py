@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rbtrace_py import __version__
@@ -13,7 +13,10 @@ from rbtrace_py.report.exchange.rows import printable, thread_text
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.terminal.weights import idle_text
 
-SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+Document = dict[str, object]
+
+_Key = tuple[FrameKind, str, str, int | None]
+_FILES = {FrameKind.C: "(C)", FrameKind.KERNEL: "(kernel)"}
 _UNITS = {"ns": "nanoseconds", "bytes": "bytes"}
 
 
@@ -26,25 +29,41 @@ class _Samples:
 
 
 def speedscope_pieces(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    """One JSON document, in pieces; threads with the most weight come first."""
-    frames: dict[tuple[object, ...], int] = {}
+    """Yield a JSON document in pieces; threads with the most weight come first."""
+    frames: dict[_Key, int] = {}
     threads = _by_thread(profile, frames, options.folding.lines)
     order = sorted(threads, key=lambda thread: -sum(threads[thread].weights))
+    several = len({thread.pid for thread in order}) > 1
+    unit = _UNITS.get(profile.unit, "none")
+    profiles = (_profile(each, several, threads[each], unit) for each in order)
+    return file_pieces(_name(profile, options), map(_frame, frames), profiles)
+
+
+def file_pieces(
+    name: str, frames: Iterable[Document], profiles: Iterable[Document]
+) -> Iterator[str]:
+    """Yield a speedscope file in pieces."""
     head = {
-        "$schema": SCHEMA,
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
         "exporter": f"rbtrace-py {__version__}",
-        "name": _name(profile, options),
+        "name": name,
         "activeProfileIndex": 0,
-        "shared": {"frames": [_frame(frame) for frame in frames]},
+        "shared": {"frames": list(frames)},
     }
     yield f'{json.dumps(head)[:-1]}, "profiles": ['
-    several = len({thread.pid for thread in order}) > 1
-    for number, thread in enumerate(order):
-        name = f"[pid {thread.pid}] " * several + thread_text(thread, printable)
-        yield ("," * bool(number)) + json.dumps(
-            _profile(name, threads[thread], profile.unit)
-        )
+    for number, profile in enumerate(profiles):
+        yield "," * bool(number) + json.dumps(profile)
     yield "]}\n"
+
+
+def frame_document(name: str, file: str, line: int | None) -> Document:
+    """Return a frame; ``file`` is empty if it is unknown."""
+    found: Document = {"name": printable(name)}
+    if file:
+        found["file"] = printable(file)
+    if line is not None:
+        found["line"] = line
+    return found
 
 
 def _name(profile: Profile, options: ReportOptions) -> str:
@@ -56,7 +75,7 @@ def _name(profile: Profile, options: ReportOptions) -> str:
 
 
 def _by_thread(
-    profile: Profile, frames: dict[tuple[object, ...], int], lines: bool
+    profile: Profile, frames: dict[_Key, int], lines: bool
 ) -> dict[RubyThread, _Samples]:
     found: dict[RubyThread, _Samples] = {}
     known: dict[Stack, list[int]] = {}
@@ -73,33 +92,26 @@ def _by_thread(
     return found
 
 
-def _key(frame: Frame, lines: bool) -> tuple[object, ...]:
-    """Return what makes frames differ: kind, name, path and line."""
-    line = frame.line if lines else None
+def _key(frame: Frame, lines: bool) -> _Key:
+    """Return the identity of a frame."""
     if frame.kind is FrameKind.C:
         return (frame.kind, frame.name, "", None)
-    return (frame.kind, frame.name, frame.path, line)
+    return (frame.kind, frame.name, frame.path, frame.line if lines else None)
 
 
-def _frame(key: tuple[object, ...]) -> dict[str, object]:
+def _frame(key: _Key) -> Document:
     kind, name, path, line = key
-    found: dict[str, object] = {"name": printable(str(name))}
-    if kind is FrameKind.C:
-        found["file"] = "(C)"
-    if kind is FrameKind.KERNEL:
-        found["file"] = "(kernel)"
-    if path:
-        found["file"] = printable(str(path))
-    if line is not None:
-        found["line"] = line
-    return found
+    return frame_document(name, path or _FILES.get(kind, ""), line)
 
 
-def _profile(name: str, samples: _Samples, unit: str) -> dict[str, object]:
+def _profile(
+    thread: RubyThread, has_pid: bool, samples: _Samples, unit: str
+) -> Document:
+    pid = f"[pid {thread.pid}] " if has_pid else ""
     return {
         "type": "sampled",
-        "name": name,
-        "unit": _UNITS.get(unit, "none"),
+        "name": pid + thread_text(thread, printable),
+        "unit": unit,
         "startValue": 0,
         "endValue": sum(samples.weights),
         "samples": samples.stacks,

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rbtrace_py import __version__
-from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
+from rbtrace_py.aggregate.calls import ReportedCall, Thread
 from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.report.exchange.rows import printable
-from rbtrace_py.report.exchange.speedscope import SCHEMA
-from rbtrace_py.report.exchange.tracks import Tracks, track_name
+from rbtrace_py.report.exchange.speedscope import Document, file_pieces, frame_document
+from rbtrace_py.report.exchange.timeline import (
+    BEGIN,
+    END,
+    SLICE,
+    TRACK,
+    Track,
+    timeline_events,
+)
 
 _CLOSE = 1 << 62
-"""Added to the number of a frame that is left."""
+"""Added to the number of a frame that closes."""
 
 
 @dataclass(slots=True)
-class _Track:
+class _Profile:
     name: str
     open: list[int] = field(default_factory=list)
     times: array[int] = field(default_factory=lambda: array("q"))
@@ -35,74 +40,47 @@ class _Track:
         self.add(time, frame)
 
     def leave(self, time: int) -> None:
-        if self.open:
-            self.add(time, self.open.pop() + _CLOSE)
+        self.add(time, self.open.pop() + _CLOSE)
 
 
 def evented_pieces(
     calls: Iterable[ReportedCall], names: Mapping[Thread, str], title: str
 ) -> Iterator[str]:
-    """One JSON document, in pieces; stacks with the most events come first."""
+    """Yield a JSON document in pieces; stacks with the most events come first."""
     frames: dict[CalledMethod, int] = {}
     tracks = _gather(calls, names, frames)
     start = min((track.times[0] for track in tracks), default=0)
-    head = {
-        "$schema": SCHEMA,
-        "exporter": f"rbtrace-py {__version__}",
-        "name": printable(title or "Ruby"),
-        "activeProfileIndex": 0,
-        "shared": {"frames": [_frame(method) for method in frames]},
-    }
-    yield f'{json.dumps(head)[:-1]}, "profiles": ['
-    for number, track in enumerate(tracks):
-        yield "," * bool(number) + json.dumps(_profile(track, start))
-    yield "]}\n"
+    profiles = (_profile(track, start) for track in tracks)
+    return file_pieces(printable(title or "Ruby"), map(_frame, frames), profiles)
 
 
 def _gather(
     calls: Iterable[ReportedCall],
     names: Mapping[Thread, str],
     frames: dict[CalledMethod, int],
-) -> list[_Track]:
-    numbers = Tracks()
-    tracks: list[_Track] = []
-    for reported in calls:
-        number, is_new = numbers.of(reported)
-        if is_new:
-            tracks.append(_Track(track_name(reported, names)))
-        _take(tracks[number - 1], reported, frames)
-    for track in tracks:
-        while track.open:
-            track.leave(track.times[-1])
-    return sorted((t for t in tracks if t.times), key=lambda t: -len(t.times))
+) -> list[_Profile]:
+    tracks: dict[Track, _Profile] = {}
+    for kind, track, _, _, start, duration, _, method in timeline_events(calls, names):
+        if kind is TRACK:
+            tracks[track] = _Profile(track.name)
+            continue
+        profile = tracks[track]
+        if kind in (BEGIN, SLICE) and start is not None and method is not None:
+            profile.enter(start, frames.setdefault(method, len(frames)))
+        if kind in (END, SLICE):
+            profile.leave(0 if start is None else start + duration)
+    found = filter(lambda profile: profile.times, tracks.values())
+    return sorted(found, key=lambda profile: -len(profile.times))
 
 
-def _take(
-    track: _Track, reported: ReportedCall, frames: dict[CalledMethod, int]
-) -> None:
-    event = reported.event
-    if event.what is CallEventKind.ENTERED:
-        track.enter(event.time, frames.setdefault(reported.method, len(frames)))
-    elif event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
-        if event.start is not None:
-            track.leave(event.time)
-    elif event.what is CallEventKind.COLLECTED and event.start is not None:
-        track.enter(event.start, frames.setdefault(reported.method, len(frames)))
-        track.leave(event.time)
-
-
-def _frame(method: CalledMethod) -> dict[str, object]:
-    found: dict[str, object] = {"name": printable(method.full_name)}
+def _frame(method: CalledMethod) -> Document:
     if method.kind is MethodKind.C:
-        found["file"] = "(C)"
-    elif method.path:
-        found["file"] = printable(method.path)
-        if method.line is not None:
-            found["line"] = method.line
-    return found
+        return frame_document(method.full_name, "(C)", None)
+    line = method.line if method.path else None
+    return frame_document(method.full_name, method.path or "", line)
 
 
-def _profile(track: _Track, start: int) -> dict[str, object]:
+def _profile(track: _Profile, start: int) -> Document:
     return {
         "type": "evented",
         "name": printable(track.name),
