@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rbtrace_py.aggregate.calls import Thread
-from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.report.exchange import perfetto_packets as p
 from rbtrace_py.report.exchange.timeline import (
     BEGIN,

@@ -12,8 +12,9 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
-from rbtrace_py.aggregate.switches import Span, Switch, SwitchKind, ThreadStates
+from rbtrace_py.aggregate.switches import Span, ThreadStates
 from rbtrace_py.model.calls import CalledMethod
+from rbtrace_py.model.switches import Switch, SwitchKind
 
 Timeline = Iterable[ReportedCall | Switch]
 
