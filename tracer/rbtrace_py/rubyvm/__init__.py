@@ -1,1 +1,1 @@
-"""Source: the Ruby VM of a process, read from its memory."""
+"""The Ruby VM of a process, read from its memory."""

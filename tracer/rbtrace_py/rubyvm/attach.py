@@ -1,4 +1,4 @@
-"""From a process to what a walker needs: where its VM is, and a layout it can trust.
+"""Attaching to the Ruby of a process: its VM's address, and a verified layout.
 
 The sources of a layout offer offsets (``layout_sources.py``), and the process's memory
 decides among them (``evidence.py``). A layout that memory contradicts is refused.
@@ -30,24 +30,27 @@ from rbtrace_py.rubyvm.roots import (
 from rbtrace_py.rubyvm.saved import SavedLayout
 
 _MOST_SHOWN = 8
-"""Offsets that a refusal names at most."""
+"""Maximum number of offsets in a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A Ruby that can be walked.
+    """A Ruby whose stacks can be read.
 
-    version: version of the layout
-    path, build_id: of the file that contains the VM; base: its load address minus its
-        address in the file
-    vm: address of rb_vm_t; symbols: address of the table of symbols; None: not found
-    agreed: fields that the binary's own code confirms
-    notes: sentences for the user
-    evidence: files that were read, and sources that disagree, a line each
-    zjit: the word that is not 0 while ZJIT is on; None: this Ruby has no ZJIT
-    is_unknown_zjit: frames of ZJIT cannot be trusted (``check_zjit``), because the
-        minor version is newer than is known, or because it keeps them in JITFrames
-        and the state of ZJIT is unknown
+    Attributes:
+        version: Version of the layout.
+        path: Path of the file that contains the VM.
+        build_id: Build-id of this file.
+        base: Its load address minus its address in the file.
+        vm: Address of ``rb_vm_t``.
+        symbols: Address of the symbol table, or None if not found.
+        agreed: Fields that the binary's own code confirms.
+        notes: Sentences for the user.
+        evidence: Files that were read and sources that disagree, one per line.
+        zjit: The word that is not 0 while ZJIT is on; None: this Ruby has no ZJIT.
+        is_unknown_zjit: True if frames of ZJIT cannot be trusted (``check_zjit``). Then
+            the minor version is newer than the known ones, or it keeps frames in
+            JITFrames and the state of ZJIT is unknown.
     """
 
     version: Version
@@ -70,7 +73,7 @@ class Attached:
 
     @property
     def symbols_address(self) -> int | None:
-        """Address of the table of symbols; without it C functions have no names."""
+        """Address of the symbol table, without which C functions have no names."""
         return None if self.symbols is None else self.symbols.address
 
     @property
@@ -86,20 +89,21 @@ def attach(
     source: Origin | None = None,
     memory: Memory | None = None,
 ) -> Attached:
-    """Find the Ruby of ``process``, its roots and its layout.
+    """Find the Ruby of ``process``, its roots, and its layout.
 
     Args:
-        process: any process
-        ruby_version: instead of what the binary says
-        saved: a layout from a file, which is trusted most
-        source: DWARF or TABLE, to use that one and not the other
-        memory: to read instead of the process's own
+        process: Any process.
+        ruby_version: Version to use instead of the binary's.
+        saved: A layout from a file, which is trusted most.
+        source: DWARF or TABLE, to use only that source.
+        memory: Memory to read instead of the process's own.
 
     Raises:
-        NotRuby: it runs none; VmNotStarted: it is only starting.
-        UnknownRuby: there is no layout that its memory bears out.
-        UsageError: the saved layout is of another version.
-        NotPermitted, NoSuchTarget, UnreadableMemory: it cannot be read.
+        NotRuby: The process does not run Ruby.
+        VmNotStarted: Ruby is still starting.
+        UnknownRuby: Memory contradicts every layout.
+        UsageError: The saved layout is for another version.
+        NotPermitted, NoSuchTarget, UnreadableMemory: The process cannot be read.
     """
     memory = ProcessMemory(process.pid, process) if memory is None else memory
     with closing(find_ruby(process)) as ruby:
@@ -146,9 +150,9 @@ def attach(
 
 
 def check_zjit(process: Process, memory: Memory, attached: Attached) -> None:
-    """Raise UnknownRuby where ZJIT has been switched on since, or has begun to compile.
+    """Raise UnknownRuby if ZJIT was enabled, or started to compile, after attaching.
 
-    To be called now and then, as what is read with it is wrong.
+    Call this at intervals, because data read while ZJIT is on is wrong.
     """
     if attached.is_unknown_zjit:
         _refuse_zjit(process, memory, attached.zjit, attached.path)
@@ -161,7 +165,7 @@ def _started(memory: Memory, ruby: Ruby) -> Root:
     try:
         return find_vm(memory, ruby)
     except UnreadableMemory as error:
-        # Its code has the addresses of the file still, not those in the process.
+        # Its code still contains the addresses of the file, not those in the process.
         raise VmNotStarted(f"{loading}: {error}", "Try again") from error
 
 
@@ -198,10 +202,10 @@ def _notes(symbols: Root | None) -> list[str]:
 
 
 def _has_other_jit_frames(layout: Layout, table: Table) -> bool:
-    """Return whether DWARF says that a JITFrame has other members.
+    """Return whether DWARF defines a JITFrame with other members.
 
-    Before June 2026 it had no stack map, and earlier jit_return had another meaning.
-    A larger one may describe several frames.
+    Before June 2026 it had no stack map, and earlier jit_return had another meaning. A
+    larger one may describe several frames.
     """
     if not layout.traits.has_jit_frames or "jit_frame_size" not in table.fields:
         return layout.traits.has_jit_frames
@@ -228,7 +232,7 @@ def _refusal(
 
 
 def _checked_offsets(wrong: Contradiction, layout: Layout) -> str:
-    """Return the offsets of the check that failed, as text."""
+    """Return the offsets used by the failed check, as text."""
     known = ((name, getattr(layout.offsets, name)) for name in sorted(wrong.fields))
     texts = [f"{name} {offset}" for name, offset in known if offset is not None]
     more = ", …" if len(texts) > _MOST_SHOWN else ""
@@ -238,12 +242,12 @@ def _checked_offsets(wrong: Contradiction, layout: Layout) -> str:
 def _refuse_zjit(
     process: Process, memory: Memory, zjit: Root | None, path: str
 ) -> None:
-    """Raise UnknownRuby if ZJIT is on, or may be, and its frames are unknown.
+    """Raise UnknownRuby if ZJIT is or may be on, and its frames are unknown.
 
-    From 4.1 on pc and iseq of a control frame are stale under ZJIT.
+    Since 4.1, the pc and iseq of a control frame are stale under ZJIT.
     """
     if zjit is None:
-        # Nothing says which JIT it is that has code of its own.
+        # Nothing tells which JIT generated code, if there is any.
         is_on = any(
             one.is_executable and not one.is_file and not one.path.startswith(b"[v")
             for one in mappings(process)

@@ -1,8 +1,8 @@
-"""Calls that an instruction can make: whether two frames can stand on one another.
+"""Call sites: whether one frame can have called another.
 
-A stack is read while it changes. Then a frame may be seen upon another that never
-called it: an old one, not overwritten yet, upon a new one. Its caller's pc gives it
-away: the instruction before it must be a call, of that method or of that block.
+A stack may change while it is read. Then an old frame that was not overwritten yet may
+appear above a new frame that never called it. The new frame's pc reveals this: the
+instruction before it must call that method or block.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rbtrace_py.rubyvm.values import T_IMEMO, Values
 _CACHED = 1 << 16
 _MOST_ALIASES = 1 << 10
 _CALLINFO_MID = 16
-"""``rb_callinfo.mid`` after flags and kwarg (vm_callinfo.h, 3.0 and later)."""
+"""``rb_callinfo.mid``, after flags and kwarg (vm_callinfo.h, 3.0 and later)."""
 _PACKED_MID_SHIFT = 32
-"""CI_EMBED_ID_SHFT: in a packed ci the ID is the upper half."""
+"""CI_EMBED_ID_SHFT: in a packed ci, the ID is the upper half."""
 
 _INDIRECT = frozenset(
     ("send", "__send__", "call", "()", "yield", "===", "[]", "new", "!=", "!~")
 )
-"""Methods that run another one without a frame of their own; so do their aliases
-(Rails calls each action by an alias of ``send``)."""
+"""Methods that call another method without a frame of their own. So do their aliases:
+Rails calls each action by an alias of ``send``."""
 
 _IMPLICIT = frozenset(
     (
@@ -37,19 +37,21 @@ _IMPLICIT = frozenset(
         "require",
     )
 )
-"""Methods that instructions call which name another one, or none: ``expandarray``,
+"""Methods called by instructions that name another method or none: ``expandarray``,
 ``splatarray``, ``newhash``, ``newrange``, ``checkmatch``, a call with a ``&block``,
 operators on Ruby's own types, ``defineclass``, ``definemethod``, ``setconstant``, and
-what reads a constant that is autoloaded (insns.def, autoload_feature_require)."""
+reads of an autoloaded constant (insns.def, autoload_feature_require)."""
 
 
 class CallSite(NamedTuple):
     """The instruction before a pc.
 
-    mid: ID of the method it calls, 0 if it names none (``yield``, ``super``), None if
-    it is no call; block: the iseq of the block given to it, if any; body: the iseq of
-    the class body that it runs, if it is a ``defineclass``;
-    data: address of its call data
+    Attributes:
+        mid: ID of the called method; 0 if it names none (``yield``, ``super``); None if
+            it is not a call.
+        block: Iseq of the block that is passed, if any.
+        body: Iseq of the class body that a ``defineclass`` runs.
+        data: Address of its call data.
     """
 
     mid: int | None
@@ -62,7 +64,7 @@ _NO_CALL = CallSite(None, 0)
 
 
 class CallSites:
-    """Reads instructions by address, and keeps what they call; bounded."""
+    """Reads call sites by the address of the next instruction; the cache is bounded."""
 
     def __init__(self, values: Values, iseqs: Iseqs, names: Names) -> None:
         self._values = values
@@ -76,7 +78,7 @@ class CallSites:
         self._aliases: set[int] = set()
 
     def clear(self) -> None:
-        """Forget all, as code may have been replaced."""
+        """Forget all call sites, because code may have been replaced."""
         self._sites.clear()
 
     def forget(self, pc: int) -> None:
@@ -93,11 +95,11 @@ class CallSites:
         return known
 
     def _read(self, iseq: Iseq, pc: int) -> CallSite:
-        """A call is ``[insn][call data]`` or ``[insn][call data][block]``, and
-        ``defineclass`` is ``[insn][name][body][flags]``.
+        """Decode a call or a ``defineclass``.
 
-        What looks like the second may be a call and an instruction after it. A block
-        may look like call data, an instruction does not: so the second comes first.
+        A call is ``[insn][call data]`` or ``[insn][call data][block]``. ``defineclass``
+        is ``[insn][name][body][flags]``. The form with a block is tried first: a block
+        may look like call data, but an instruction does not.
         """
         if pc - 16 < iseq.begin:
             return _NO_CALL
@@ -114,8 +116,10 @@ class CallSites:
         return _NO_CALL
 
     def _is_call_data(self, iseq: Iseq, word: int) -> bool:
-        """May it be one of the iseq's? How many it has is known as an upper bound
-        alone, and objects may come right behind them."""
+        """Return whether a word may be call data of the iseq.
+
+        Only an upper bound of their number is known, and objects may follow directly.
+        """
         words = (iseq.end - iseq.begin) // 8
         has_any = iseq.call_data != 0
         return has_any and 0 <= word - iseq.call_data < words * self._size
@@ -135,7 +139,7 @@ class CallSites:
         return values.u64(info + _CALLINFO_MID)
 
     def can_call(self, site: CallSite, number: int, name: str) -> bool:
-        """Can this instruction have called the method ``name`` (its ID ``number``)?"""
+        """Return whether this instruction can have called the method."""
         if name in _IMPLICIT or site.mid in (0, number):
             return True
         if site.mid is None:
@@ -144,14 +148,14 @@ class CallSites:
         return called == name or self._is_indirect(site)
 
     def can_yield(self, site: CallSite) -> bool:
-        """Can this instruction have run a block?"""
+        """Return whether this instruction can have run a block."""
         return site.mid == 0 or self._is_indirect(site)
 
     def _is_indirect(self, site: CallSite) -> bool:
-        """Does this instruction call one of ``_INDIRECT``, or an alias of one?
+        """Return whether this instruction calls one of ``_INDIRECT``, or an alias.
 
-        A collection empties the caches of calls (3.4 and later), so a method that was
-        seen to be such an alias is taken for one wherever it is called.
+        A collection empties the call caches (3.4 and later). A method that was once
+        seen to be such an alias is therefore considered one at every call.
         """
         if not site.mid:
             return False
@@ -163,10 +167,10 @@ class CallSites:
         return is_alias
 
     def _calls_alias(self, site: CallSite) -> bool:
-        """Was what this instruction called last an alias of one of ``_INDIRECT``?
+        """Return whether the last method called here was an alias of ``_INDIRECT``.
 
-        Its cache has the method entry, whose definition has the original's name. A
-        ``super`` that was run bears the name of its own method.
+        The call cache contains the method entry, whose definition has the original
+        name. A ``super`` that was run has the name of its own method.
         """
         offsets, values = self._values.offsets, self._values
         if offsets.call_me is None or not site.data:

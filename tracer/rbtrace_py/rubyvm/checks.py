@@ -1,10 +1,10 @@
 """Checks of a layout against a VM in memory.
 
-The VM's structures point to one another in many ways: the threads to the VM, an
-execution context to its thread, a fiber to its context. ``Object`` has its name, and
-the main thread's stack can be walked. A wrong offset breaks one of these, or makes the
-walk refuse what it reads (``iseqs.py``, ``names.py``, ``lines.py``). What is read may
-change meanwhile, so a check that fails is repeated before it counts.
+The VM's structures refer to one another in many ways: threads to the VM, an execution
+context to its thread, a fiber to its context. ``Object`` has a known name, and the main
+thread's stack can be walked. A wrong offset breaks one of these relations, or makes the
+walk reject what it reads (``iseqs.py``, ``names.py``, ``lines.py``). Memory may change
+meanwhile, so a failed check is repeated before it counts.
 """
 
 from __future__ import annotations
@@ -26,44 +26,46 @@ from rbtrace_py.rubyvm.vm import RubyVM
 
 _TRIES = 5
 _REST = 0.003
-"""Seconds before each of the last two tries."""
+"""Seconds before each of the last two attempts."""
 _PAGE = 4096
 _LONGEST_LIST = 4096
 _MOST_FIBERS = 64
 _RESUMED, _SUSPENDED = 1, 2
-"""FIBER_RESUMED and FIBER_SUSPENDED (enum fiber_status, cont.c): of the fiber that a
-thread runs, and of one that resumed another."""
+"""FIBER_RESUMED and FIBER_SUSPENDED (enum fiber_status, cont.c): the status of the
+fiber that a thread runs, and of a fiber that resumed another."""
 _READS = 20
-"""Largest number of reads until one is consistent, of fields that change."""
+"""Maximum number of reads of changing fields until one is consistent."""
 _FIBER_BITS = 1 << 8
 """The word with ``rb_fiber_t.status`` has two bits of it and a few flags."""
 _FLAG_BITS = 1 << 24
 """``rb_objspace_t.flags`` has fewer bits than that."""
 _WALKED = ("cfp_", "iseq_", "body_", "line_", "me_", "def_", "call_", "th_status",
            "jit_frame_")  # fmt: skip
-"""Fields that only a walk reaches begin so."""
+"""Prefixes of fields that only a stack walk uses."""
 
 
 class _Wrong(Exception):
-    """A statement of the layout does not hold."""
+    """A statement of the layout is false."""
 
 
 class _Doubtful(_Wrong):
-    """It may be so: of one frame that makes no sense the program may be the cause."""
+    """A statement may be false: the program itself may cause one strange frame."""
 
 
 class _Unmade(_Wrong):
-    """It cannot be said yet: a place is empty, as it is before the VM has filled it."""
+    """A statement cannot be checked yet: the VM has not filled a field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
     """The addresses at which checks begin.
 
-    vm: address of ``rb_vm_t``
-    symbols: of the global symbol table, None where it was not found
-    object_class: ``rb_cObject``; None: unknown
-    zjit: of the word that is not 0 while ZJIT is on; None: this Ruby has no ZJIT
+    Attributes:
+        vm: Address of ``rb_vm_t``.
+        symbols: Address of the global symbol table, or None if not found.
+        object_class: ``rb_cObject``, or None if unknown.
+        zjit: Address of the word that is not 0 while ZJIT is on; None: this Ruby has no
+            ZJIT.
     """
 
     vm: int
@@ -76,12 +78,14 @@ class Roots:
 class Contradiction:
     """A contradiction between memory and a layout.
 
-    fields: those that the failed check used, by their names in ``Offsets``
-    stage: number of the check, and check its name; those before it hold
-    is_unmade: something is not there yet, as in a process that has just begun, whose
-    main thread may run no Ruby code yet
-    is_unreadable: memory is not there, as in a core file that was cut short
-    is_doubt: a reason to prefer another layout, not to refuse this one
+    Attributes:
+        fields: Fields that the failed check used, by their names in ``Offsets``.
+        stage: Number of the failed check. All earlier checks passed.
+        is_unmade: A structure is not complete yet, as in a process that has just
+            started, whose main thread may not run Ruby code yet.
+        is_unreadable: Memory is missing, as in a truncated core file.
+        is_doubt: A reason to prefer another layout, not to refuse this one.
+        check: Name of the failed check.
     """
 
     reason: str
@@ -94,10 +98,10 @@ class Contradiction:
 
 
 def contradiction(memory: Memory, layout: Layout, roots: Roots) -> Contradiction | None:
-    """Return what contradicts ``layout``, None if nothing does.
+    """Return the contradiction between memory and ``layout``, or None.
 
-    A target that changes is in between for a moment, or for long if the kernel has put
-    it aside there.
+    A running target is inconsistent for a moment, or for long if the kernel deschedules
+    it at that point.
     """
     found = None
     for attempt in range(_TRIES):
@@ -109,7 +113,7 @@ def contradiction(memory: Memory, layout: Layout, roots: Roots) -> Contradiction
 
 
 class _Checks:
-    """``used`` are the fields that the present check has used."""
+    """The checks; ``used`` contains the fields that the current check has used."""
 
     def __init__(self, memory: Memory, layout: Layout, roots: Roots) -> None:
         self.memory = memory
@@ -119,7 +123,7 @@ class _Checks:
         self.main = self.ec = 0
 
     def run(self) -> Contradiction | None:
-        """Do each check in turn; what the first one that fails says."""
+        """Run the checks in order; return the first contradiction."""
         checks: tuple[Callable[[], None], ...] = (
             self.sizes,
             self.main_thread,
@@ -158,11 +162,11 @@ class _Checks:
     # ---------------------------------------------------------------- reading
 
     def has(self, *names: str) -> bool:
-        """Does the layout know these fields?"""
+        """Return whether the layout contains these fields."""
         return all(getattr(self.layout.offsets, name) is not None for name in names)
 
     def place(self, structure: int, name: str) -> int:
-        """Address of a structure's member; raises _Wrong if it is not known."""
+        """Return the address of a member; raises _Wrong if its offset is missing."""
         self.used.add(name)
         offset: int | None = getattr(self.layout.offsets, name)
         if offset is None:
@@ -177,7 +181,7 @@ class _Checks:
         return read_word(self.memory, address)
 
     def at(self, structure: int, name: str) -> int:
-        """The word of a structure's member."""
+        """Return the word in a member."""
         return self.word(self.place(structure, name))
 
     def need(self, what: bool, otherwise: str) -> None:
@@ -191,7 +195,7 @@ class _Checks:
     # ----------------------------------------------------------------- checks
 
     def sizes(self) -> None:
-        """Structures that are read in arrays have sizes that hold their members."""
+        """Structures that are read as arrays must be large enough for their members."""
         offsets = self.layout.offsets
         for size, prefix, unit in (("cfp_size", "cfp_", 8), ("line_size", "line_", 4)):
             names = [name for name in Offsets.__slots__ if name.startswith(prefix)]
@@ -238,9 +242,9 @@ class _Checks:
             self.need(own == ractor, "another ractor's thread runs")
 
     def _on_list(self, head: int, wanted: int, what: str) -> None:
-        """struct list_head {next, prev}: each points back to where we came from.
+        """Check a struct list_head {next, prev}: each node must point back.
 
-        What was made first stands first, so that few are read.
+        The oldest items come first, so few nodes are read.
         """
         before, at = head, self.word(head)
         for _ in range(_LONGEST_LIST):
@@ -265,15 +269,15 @@ class _Checks:
         self.need(whole, "the frames do not fill their part of the stack")
 
     def fibers(self) -> None:
-        """A thread's context lies in its fiber, which is resumed; those that it was
-        resumed from are suspended (fiber_store of cont.c)."""
+        """A thread's context is in its fiber, which is resumed. The fibers that resumed
+        it are suspended (fiber_store of cont.c)."""
         if not self.has("th_ec", "ec_thread", "ec_fiber", "fiber_ec", "fiber_status"):
             return
         for _ in range(_READS - 1):
             try:
                 self._check_fibers()
             except _Wrong:
-                self.ec = self.at(self.main, "th_ec")  # it may have another one now
+                self.ec = self.at(self.main, "th_ec")  # it may have changed
             else:
                 return
         self._check_fibers()
@@ -321,7 +325,7 @@ class _Checks:
             self.need(is_right, "the table of symbols has other names")
 
     def classes(self) -> None:
-        """``Object`` and its singleton class have their names."""
+        """``Object`` and its singleton class must have their names."""
         known = self.roots.object_class
         by_symbols = self.has("ext_ivars") and self.roots.symbols is None
         if not known or by_symbols:
@@ -333,13 +337,13 @@ class _Checks:
             self.need(is_right, "the class Object has another name")
 
     def stack(self) -> None:
-        """The main thread's stack can be walked, and does not contradict itself."""
+        """The main thread's stack must be readable and consistent."""
         self.used |= {name for name in Offsets.__slots__ if name.startswith(_WALKED)}
         roots = self.roots
         vm = RubyVM(
             *(self.memory, self.layout, roots.vm, roots.symbols), zjit=roots.zjit
         )
-        # A program that switches fibers has another stack than a moment before.
+        # A program that switches fibers may have another stack a moment later.
         samples = (vm.sample(_Thread(self.main)) for _ in range(_READS))
         walked = next((one for one in samples if one is not None), None)
         if walked is None:
@@ -363,9 +367,10 @@ class _Thread:
 
 
 def _without_frames(is_understood: bool) -> _Wrong:
-    """Tell a stack that makes no sense from one whose frames are never shown.
+    """Return the error for a stack without visible frames.
 
-    Ruby makes its classes and parses the program upon such frames alone.
+    Ruby creates its classes and parses the program in hidden frames only. Otherwise the
+    stack is invalid.
     """
     if is_understood:
         return _Unmade("the main thread runs no Ruby code yet")

@@ -1,7 +1,7 @@
 """Consistency counters: how often reads of a VM agreed, by topic.
 
-One thing that does not may be the program's doing: an ``eval`` can say any path and any
-line. Where most do not, an offset is wrong.
+The program may cause a single disagreement: an ``eval`` can have any path and line. If
+most reads disagree, an offset is wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Topic(Enum):
-    """A comparison, and the share of failures from which on it is in doubt."""
+    """A comparison, and the failure rate from which on it is in doubt."""
 
     NAMES = ("methods have other names than their code", 0.25)
     LINES = ("lines are not those of the source", 0.1)
@@ -36,7 +36,7 @@ class Consistency:
         self._failed[topic] += not agrees
 
     def doubts(self) -> Iterator[str]:
-        """Return the doubts in words."""
+        """Yield the doubts in words."""
         for topic in Topic:
             made, failed = self._made[topic], self._failed[topic]
             if failed and failed >= topic.limit * made:

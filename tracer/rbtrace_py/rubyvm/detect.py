@@ -1,7 +1,7 @@
-"""The Ruby in a process: which file it is in, where that is mapped, which version.
+"""The Ruby in a process: its file, mappings, and version.
 
-A Ruby is found by what it defines, not by what its file is called: the program
-itself when it is linked statically, else a libruby, wherever it lies.
+A Ruby is found by the symbols that its file defines, not by the file's name. It is the
+program itself if statically linked, otherwise a libruby in any directory.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from rbtrace_py.linux.maps import Mapping, mappings
 from rbtrace_py.linux.process import Process, gone
 
 _MARK = b"\0ruby_version\0"
-"""In the string table of each file that defines or uses CRuby's own version."""
+"""A string in the string table of each file that defines or uses ``ruby_version``."""
 
 _MAX_STRINGS = 32 << 20
 _MAX_RODATA = 64 << 20
 _MAX_BSS = 4 << 20
-"""Bytes of zeroed data looked through at most; CRuby has about 80 kB."""
+"""Maximum bytes of zeroed data that are searched; CRuby has about 80 kB."""
 
 _VERSION = re.compile(r"[1-9]\.\d{1,2}\.\d{1,2}")
 _DESCRIPTION = re.compile(
@@ -48,7 +48,7 @@ _IN_NAME = re.compile(r"ruby(?:-|\.so\.|)([1-9]\.\d{1,2}(?:\.\d{1,2})?)(?:$|\D)"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """``3.1.2``, and how it was learnt: ``ruby_version``, ``file name`` …"""
+    """A version such as ``3.1.2``, and its origin: ``ruby_version``, ``file name`` …"""
 
     text: str
     origin: str
@@ -61,11 +61,12 @@ class Version:
 
 
 class Ruby(Closing):
-    """The file with CRuby's VM in it, open, and where a process has it mapped.
+    """The open file that contains CRuby's VM, and its mappings in a process.
 
-    bias: what to add to an address in the file to have the one in the process
-    data: (address, size) of the writable memory of the file, .data and .bss
-    is_loaded: has the loader mapped all of it to where it belongs?
+    Attributes:
+        bias: Difference between an address in the process and in the file.
+        data: Writable memory of the file (.data and .bss), as (address, size).
+        is_loaded: True once the loader has mapped all of it.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Ruby(Closing):
 
     @property
     def path(self) -> str:
-        """The path in ``/proc/PID/maps``, safe to show."""
+        """The path in ``/proc/PID/maps``, safe to print."""
         return self.file.binary.path
 
     def address(self, name: str) -> int | None:
@@ -96,8 +97,8 @@ class Ruby(Closing):
     def code(self, address: int, size: int) -> bytes:
         """Return up to ``size`` bytes of code at an address in the process.
 
-        From the file, as a probe may have patched the memory; b"" where there
-        is no code.
+        They are read from the file, because a probe may have patched the memory; b"" if
+        the address is not in code.
         """
         return self.bytes_at(address - self.bias, size, PF_X)
 
@@ -109,15 +110,17 @@ class Ruby(Closing):
         return self.elf.read(offset, min(size, self.elf.size - offset))
 
     def close(self) -> None:
-        """Close the file; may be called twice."""
+        """Close the file. Closing twice does nothing."""
         self.file.close()
 
 
 def find_ruby(process: Process) -> Ruby:
     """Open the Ruby that ``process`` runs; the caller closes it.
 
-    Raises NotRuby if it runs none, NotPermitted if files that may hold one
-    cannot be opened, NoSuchTarget if it is gone.
+    Raises:
+        NotRuby: The process does not run Ruby.
+        NotPermitted: A file that may contain Ruby cannot be opened.
+        NoSuchTarget: The process has ended.
     """
     all_mappings = mappings(process)
     refused: NotPermitted | None = None
@@ -133,7 +136,7 @@ def find_ruby(process: Process) -> Ruby:
                 return ruby
     if refused is not None:
         raise refused
-    if process.is_ending():  # it has no memory any more, of a Ruby or not
+    if process.is_ending():  # its mappings, Ruby or not, are already gone
         raise gone(process.pid)
     raise NotRuby(
         f"process {process.pid} ({process.comm}) does not run Ruby",
@@ -142,7 +145,7 @@ def find_ruby(process: Process) -> Ruby:
 
 
 def forced_version(text: str) -> Version:
-    """``--ruby-version``; raises UsageError if it is none."""
+    """Parse ``--ruby-version``; raises UsageError if it is invalid."""
     words = text.removeprefix("ruby-").split(".")
     if len(words) == 2:
         words.append("0")
@@ -155,7 +158,7 @@ def forced_version(text: str) -> Version:
 def _open_ruby(
     process: Process, mapped: MappedFile, all_mappings: Sequence[Mapping]
 ) -> Ruby | None:
-    """The Ruby in ``mapped``, open, or None if there is none in it."""
+    """Open the Ruby in ``mapped``, or return None if it does not contain one."""
     file = open_mapped(process, mapped)
     try:
         elf = ElfFile(file.fd, Budget())
@@ -169,7 +172,7 @@ def _open_ruby(
 
 
 def _by_likelihood(files: Iterable[MappedFile]) -> list[MappedFile]:
-    """Files called ruby first, large ones before small ones."""
+    """Sort files: names with ruby first, then by descending size."""
 
     def rank(mapped: MappedFile) -> tuple[bool, int]:
         name = mapped.binary.path.rsplit("/", 1)[-1]
@@ -180,7 +183,7 @@ def _by_likelihood(files: Iterable[MappedFile]) -> list[MappedFile]:
 
 
 def _defines_ruby(elf: ElfFile) -> bool:
-    """Does it define a VM? An extension may use ``ruby_version`` as well."""
+    """Return whether a file defines a VM. Extensions may use ``ruby_version`` too."""
     for name in (b".dynstr", b".strtab"):
         for section in elf.named(name):
             if _MARK in elf.data(section, _MAX_STRINGS):
@@ -193,7 +196,7 @@ def _defines_ruby(elf: ElfFile) -> bool:
 def _writable(
     mapped: MappedFile, all_mappings: Sequence[Mapping]
 ) -> Iterator[tuple[int, int]]:
-    """The file's writable mappings, and the zeroed memory that adjoins them."""
+    """Yield the file's writable mappings, and the zeroed memory adjacent to them."""
     key = mapped.binary.key
     for index, mapping in enumerate(all_mappings):
         if mapping.key != key or not mapping.is_writable:
@@ -206,10 +209,10 @@ def _writable(
 
 
 def _is_loaded(elf: ElfFile, bias: int, all_mappings: Sequence[Mapping]) -> bool:
-    """Is the end of the last writable segment writable?
+    """Return whether the end of the last writable segment is writable.
 
-    The loader maps the whole file as it is first, then the segments, and the zeroed
-    memory at the end of that segment last.
+    The loader first maps the whole file, then the segments, and last the zeroed memory
+    at the end of that segment.
     """
     ends = [
         s.address + s.memory_size for s in elf.loads if s.flags & PF_W and s.memory_size
@@ -221,7 +224,7 @@ def _is_loaded(elf: ElfFile, bias: int, all_mappings: Sequence[Mapping]) -> bool
 
 
 def find_version(ruby: Ruby) -> Version:
-    """Return the version by the surest way there is; raises UnknownRuby."""
+    """Return the version by the most reliable method; raises UnknownRuby."""
     for way in (_by_symbol, _by_description, _by_name):
         with suppress(RbtraceError):
             version = way(ruby)
@@ -234,7 +237,7 @@ def find_version(ruby: Ruby) -> Version:
 
 
 def _by_symbol(ruby: Ruby) -> Version | None:
-    """``const char ruby_version[]`` (version.c)."""
+    """Read ``const char ruby_version[]`` (version.c)."""
     symbol = ruby.symbols.find("ruby_version")
     if symbol is None:
         return None
@@ -243,7 +246,7 @@ def _by_symbol(ruby: Ruby) -> Version | None:
 
 
 def _by_description(ruby: Ruby) -> Version | None:
-    """``const char ruby_description[]``: ``ruby 3.1.2p20 (2022-04-12 …``."""
+    """Read ``const char ruby_description[]``: ``ruby 3.1.2p20 (2022-04-12 …``."""
     for section in ruby.elf.named(b".rodata"):
         match = _DESCRIPTION.search(ruby.elf.data(section, _MAX_RODATA))
         if match:
@@ -252,7 +255,7 @@ def _by_description(ruby: Ruby) -> Version | None:
 
 
 def _by_name(ruby: Ruby) -> Version | None:
-    """``libruby-3.1.so.3.1.2``, ``libruby.so.3.1``, ``ruby3.1``."""
+    """Parse ``libruby-3.1.so.3.1.2``, ``libruby.so.3.1``, or ``ruby3.1``."""
     name = ruby.path.rsplit("/", 1)[-1]
     found = _IN_NAME.findall(name)
     if not found:

@@ -1,9 +1,9 @@
-"""The rule of evidence: which offset of each field counts.
+"""The rule of evidence: which offset of each field is used.
 
-Each source offers offsets, field by field. Sources are ordered by trust: a saved
-layout, DWARF of the very file, the table of the version, machine code. An offset that
-the process's own memory contradicts is out; of those that stand, the strongest
-source's counts. A weaker source that disagrees is a note, never a refusal.
+Each source offers offsets of fields. Sources are ordered by trust: a saved layout,
+DWARF of the same file, the table of the version, machine code. An offset that the
+process's memory contradicts is dropped. Of the others, the most trusted one is used. A
+less trusted source that disagrees causes a note, never a refusal.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rbtrace_py.rubyvm.checks import Contradiction
 from rbtrace_py.rubyvm.layout import Field, Layout, Origin
 
 _MOST_TRIED = 256
-"""Combinations of disputed offsets that are held against memory for one check."""
+"""Maximum combinations of disputed offsets compared with memory per check."""
 _MOST_RANKED = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The statements of one source; ``fields`` are by their names in ``Offsets``."""
+    """The offsets of one source; ``fields`` are by their names in ``Offsets``."""
 
     origin: Origin
     fields: Mapping[str, Field]
@@ -30,7 +30,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The layout that counts, what contradicts it, and who disagrees with it."""
+    """The chosen layout, its contradiction, and the sources that disagree with it."""
 
     layout: Layout
     contradiction: Contradiction | None
@@ -42,7 +42,7 @@ Judge = Callable[[Layout], Contradiction | None]
 
 
 def resolve(offers: Iterable[Offer], build: Build, judge: Judge) -> Verdict:
-    """Choose among ``offers``, strongest first, what ``judge`` lets stand."""
+    """Choose among ``offers``, most trusted first, a layout that ``judge`` accepts."""
     candidates = _candidates(offers)
     choice = _Choice(candidates, dict.fromkeys(candidates, 0))
     wrong = judge(build(choice.picked))
@@ -61,7 +61,7 @@ _Candidates = Mapping[str, Sequence[tuple[Origin, Field]]]
 
 
 def _candidates(offers: Iterable[Offer]) -> _Candidates:
-    """The different offsets of each field, the most trusted first."""
+    """Return the different offsets of each field, the most trusted first."""
     found: dict[str, list[tuple[Origin, Field]]] = {}
     for offer in offers:
         for name, field in offer.fields.items():
@@ -73,7 +73,7 @@ def _candidates(offers: Iterable[Offer]) -> _Candidates:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """One candidate for each field, chosen by its rank."""
+    """One candidate per field, chosen by its rank."""
 
     candidates: _Candidates
     ranks: Mapping[str, int]
@@ -83,7 +83,7 @@ class _Choice:
         return {name: self.candidates[name][rank] for name, rank in self.ranks.items()}
 
     def others(self, fields: frozenset[str]) -> Iterator[_Choice]:
-        """Other choices of these fields, those that trust the strongest most first."""
+        """Yield other choices for these fields, by descending trust."""
         disputed = sorted(
             name for name in fields if len(self.candidates.get(name, ())) > 1
         )
@@ -95,7 +95,7 @@ class _Choice:
                 yield _Choice(self.candidates, other)
 
     def disagreements(self) -> Iterator[str]:
-        """Return a line for each source with another offset than the chosen one."""
+        """Yield one line per source with another offset than the chosen one."""
         for name, offered in self.candidates.items():
             chosen, field = offered[self.ranks[name]]
             for origin, other in offered:

@@ -1,8 +1,8 @@
-"""Fibers that no thread runs: found by their objects in memory, walked by their EC.
+"""Suspended fibers: found by their objects in memory, walked by their EC.
 
-A VM has no list of its fibers. But each is the data of a Fiber object, and all of
-those name the same type: so memory is looked through for the address of that type,
-which the object of a fiber that a thread runs tells.
+A VM has no list of its fibers. But each is the data of a Fiber object, and all these
+objects refer to the same type. The address of the type is taken from the object of a
+running fiber, and memory is searched for it.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from rbtrace_py.rubyvm.vm import ControlFrame, RubyVM, Walked
 
 MOST_FIBERS = 1 << 14
 _MOST_CANDIDATES = 1 << 18
-"""Places of the type's address that are looked at; most are fibers."""
+"""Maximum occurrences of the type's address that are checked; most are fibers."""
 MOST_BYTES = 16 << 30
-"""Bytes of memory that are looked through at most."""
+"""Maximum bytes of memory that are searched."""
 _CHUNK = 1 << 22
 _MOST_PREVIOUS = 1 << 10
 _MOST_RESUMED = 1 << 14
-"""Fibers of all threads together that others were resumed from."""
+"""Maximum fibers of all threads together that resumed others."""
 MOST_SECONDS = 20.0
-"""How long fibers are walked; there may be many, each made to need long."""
+"""Maximum seconds for walking fibers, of which a malicious target may have many."""
 
 _T_DATA = 0x0C
 _DATA = 32
 """Offset of data in ``struct RTypedData`` (rtypeddata.h)."""
 _TYPE, _TYPE_4_0 = 16, 24
-"""Offset of its type; from 4.0 on the object's fields come before."""
+"""Offset of its type; since 4.0 the object's fields come before it."""
 _CONT_SELF = (16, 8)
-"""Offsets of ``rb_context_t.self`` (cont.c), behind type, argc, kw_splat (2.7)."""
+"""Offsets of ``rb_context_t.self`` (cont.c), after type, argc, kw_splat (2.7)."""
 _WALKED_AT_ONCE = 64
-"""After so many it is checked that the code read for them is still there."""
+"""Fibers walked between checks that the code read for them is unchanged."""
 _FIBER_EMBEDS = 3
 """``typed_flag``: 1 is typed data, 2 that it is embedded (3.3 and later)."""
 
@@ -54,7 +54,7 @@ class FiberStatus(IntEnum):
 
 
 class Fiber(NamedTuple):
-    """A fiber with a stack that its thread, an ``rb_thread_t``, does not run now."""
+    """A fiber with a stack that its thread (``rb_thread_t``) does not run now."""
 
     address: int
     ec: int
@@ -63,11 +63,15 @@ class Fiber(NamedTuple):
 
 
 class Fibers:
-    """Finds and walks them.
+    """Finds and walks suspended fibers.
 
-    symbols: address of the global symbol table, as the VM was given it
-    regions: (address, size) of writable memory
-    control_frames: of those that were walked, by the fiber's address
+    Attributes:
+        control_frames: Control frames of the walked fibers, by the fiber's address.
+
+    Args:
+        vm: The VM.
+        symbols: Address of the global symbol table, as passed to the VM.
+        regions: Writable memory, as (address, size).
     """
 
     def __init__(
@@ -86,13 +90,13 @@ class Fibers:
 
     @property
     def can_be_read(self) -> bool:
-        """Does the layout say where a fiber has what?"""
+        """True if the layout contains the offsets of a fiber's fields."""
         offsets = self._offsets
         needed = (offsets.fiber_ec, offsets.fiber_status, offsets.ec_thread)
         return None not in needed and offsets.th_ec is not None
 
     def find(self, threads: Sequence[VmThread]) -> list[Fiber]:
-        """The suspended fibers of these threads, by address; [] if none is found."""
+        """Return the suspended fibers of these threads, by address."""
         if not self.can_be_read:
             return []
         found: dict[int, Fiber] = {}
@@ -109,7 +113,7 @@ class Fibers:
         return sorted(found.values())
 
     def _addresses(self, threads: Sequence[VmThread]) -> Iterator[int]:
-        """Yield those that others were resumed from, then those found in memory."""
+        """Yield fibers that resumed others, then those found in memory."""
         kinds = set()
         left = _MOST_RESUMED
         for thread in threads:
@@ -128,7 +132,7 @@ class Fibers:
                     yield address
 
     def _chain(self, fiber: int) -> Iterator[int]:
-        """A thread's fiber, who resumed it (``fiber.prev``), and so on."""
+        """Yield a thread's fiber, the one that resumed it (``prev``), and so on."""
         seen: set[int] = set()
         while fiber > 4096 and fiber not in seen and len(seen) < _MOST_PREVIOUS:
             seen.add(fiber)
@@ -141,9 +145,9 @@ class Fibers:
                 return
 
     def _object_of(self, fiber: int) -> tuple[int, int] | None:
-        """The Fiber object that a fiber is the data of, and its type's address.
+        """Return the Fiber object of a fiber, and the address of its type.
 
-        A thread's first fiber has none until it has resumed another.
+        A thread's first fiber has no object until it has resumed another fiber.
         """
         for offset in _CONT_SELF:
             try:
@@ -158,9 +162,9 @@ class Fibers:
         return None
 
     def _type_of(self, data: bytes, address: int) -> int | None:
-        """Address of the type, if this is a typed object whose data is at ``address``.
+        """Return the type of a typed object whose data is at ``address``, else None.
 
-        From 4.0 on with the flag of one that is embedded in it.
+        Since 4.0, the result includes the flag of embedded data.
         """
         flags, _, *words, its = struct.unpack("<5Q", data)
         if flags & 0x1F != _T_DATA or its != address:
@@ -173,7 +177,7 @@ class Fibers:
         return kind if is_typed and kind > 4096 else None
 
     def _items_with(self, kind: int) -> Iterator[bytes]:
-        """Yield possible typed objects of that type: 40 bytes each."""
+        """Yield the 40 bytes of each possible typed object of that type."""
         pattern = struct.pack("<Q", kind)
         for data in self._chunks():
             at = data.find(pattern)
@@ -184,7 +188,7 @@ class Fibers:
                 at = data.find(pattern, at + 8 - at % 8)
 
     def _chunks(self) -> Iterator[bytes]:
-        """The regions in pieces that overlap by an object."""
+        """Yield the regions in chunks that overlap by one object."""
         left = MOST_BYTES
         for start, size in self._regions:
             for place in range(start, start + size, _CHUNK):
@@ -198,13 +202,13 @@ class Fibers:
                     continue
 
     def _fiber(self, address: int) -> Fiber | None:
-        """None if it has no stack: not begun, or ended."""
+        """Read a fiber; return None if it has no stack: not started, or ended."""
         offsets, values = self._offsets, self._values
         assert offsets.fiber_status is not None
         assert offsets.fiber_ec is not None
         assert offsets.ec_thread is not None
         try:
-            # A bit field of two bits in an unsigned int.
+            # A two-bit field in an unsigned int.
             status = FiberStatus(values.u32(address + offsets.fiber_status) & 3)
             ec = address + offsets.fiber_ec
             thread = values.u64(ec + offsets.ec_thread)
@@ -215,7 +219,7 @@ class Fibers:
         return Fiber(address, ec, thread, status)
 
     def walk(self, fibers: Sequence[Fiber]) -> list[Walked | None]:
-        """The stack of each, None where it could not be read."""
+        """Return the stack of each fiber, None where it could not be read."""
         if not fibers:
             return []
         vm, end = self._vm, monotonic() + MOST_SECONDS
@@ -238,9 +242,10 @@ class _Address(NamedTuple):
 
 
 class _FiberThreads:
-    """Memory with more threads: each runs one of ``fibers``.
+    """Memory with additional threads, each of which runs one of ``fibers``.
 
-    It is the fiber's own thread but for the EC, and stands where nothing is.
+    Such a thread equals the fiber's own thread except for the EC. Its address is
+    unmapped in the target.
     """
 
     _FIRST = 1 << 63
@@ -255,7 +260,7 @@ class _FiberThreads:
         self._fibers = fibers
 
     def address(self, index: int) -> int:
-        """Return the address given to the fiber of that index."""
+        """Return the address of the thread for a fiber's index."""
         return self._FIRST + index * self._APART
 
     def read(self, address: int, size: int) -> bytes:
@@ -275,7 +280,7 @@ class _FiberThreads:
         ]
 
     def _place(self, address: int) -> tuple[Fiber | None, int]:
-        """The fiber whose thread is there, and where in it; else no fiber."""
+        """Return the fiber of a thread's address and the offset in it, or no fiber."""
         index, offset = divmod(address - self._FIRST, self._APART)
         is_ours = 0 <= index < len(self._fibers)
         return (self._fibers[index], offset) if is_ours else (None, address)

@@ -1,8 +1,8 @@
-"""Frames of all stacks seen, as a tree, so that a stack walked before costs little.
+"""Frames of all stacks seen, as a tree, which makes repeated stacks cheap.
 
-A node is a control frame upon those below it. The key of a child is what was read of
-the frame, raw: iseq, pc, method entry, flags. So the checks of a frame, its names and
-its line are worked out once for each place of a program.
+A node is a control frame on top of the frames below it. The key of a child consists of
+the frame's raw words: iseq, pc, method entry, flags. Checks, names, and lines of a
+frame are therefore computed once per place in a program.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from rbtrace_py.rubyvm.values import Values
 
 _MOST_NODES = 1 << 17
 _MOST_HELD = 1 << 22
-"""References to frames that the stacks kept may have together."""
+"""Maximum references to frames in all cached stacks."""
 
 _MOST_TEXT = 1 << 26
-"""Characters of names and paths that nodes may have together."""
+"""Maximum characters of names and paths in all nodes."""
 UNKNOWN_PC = 0
-"""The pc of a frame where it is not up to date: the innermost of a JIT, which writes it
-only before it calls something. Its line is unknown."""
+"""The pc of a frame whose pc is stale: the innermost frame of a JIT, which writes the
+pc only before calls. Its line is unknown."""
 MOST_SECONDS = 10.0
-"""How long new frames are made, and stacks read anew, for one look at all threads; a
-target may have been made to need for ever."""
+"""Maximum seconds for new frames and repeated reads per sampling pass, because a
+malicious target may make them take forever."""
 
 _COMPILERS = ("RubyVM::MJIT::", "RubyVM::RJIT::")
 _LAMBDA = 0x100
@@ -44,16 +44,18 @@ _MODES = tuple(
     for name in ("(marking)", "(sweeping)", "(compacting)")
 )
 COLLECTOR_FRAMES = ((), (GC_FRAME,), *((GC_FRAME, mode) for mode in _MODES))
-"""The collector's frames, the newest last, by 0 where there is none, or 1 + ``enum
-gc_mode`` (gc.c, since 2.2): what it does."""
+"""The collector's frames, newest last. The index is 0 without a collection, else 1 +
+``enum gc_mode`` (gc.c, since 2.2)."""
 
 
 class FrameNode:
-    """One frame upon another; ``below`` is the next one that is shown.
+    """One frame on top of another; ``below`` is the next visible one.
 
-    ``ruby`` is the frame that C functions upon this one have path and line of,
-    ``is_leaf`` that the frame cannot have called: it has not run an instruction, or
-    its pc is unknown. ``is_sure`` says that the frame below can have called it.
+    Attributes:
+        ruby: The frame whose path and line C functions on top of this node have.
+        is_leaf: True if the frame cannot have called another: it has not run an
+            instruction, or its pc is unknown.
+        is_sure: True if the frame below can have called it.
     """
 
     __slots__ = (
@@ -71,7 +73,7 @@ class FrameNode:
     def __init__(self, below: FrameNode | None, frame: Frame | None) -> None:
         self.below = below
         self.frame = frame
-        # No node: one that points to itself is let go of by the collector alone.
+        # Not a node: a node that refers to itself is freed only by the collector.
         self.ruby: Frame | None = below.ruby if below else None
         self.iseq: Iseq | None = None
         self.pc = 0
@@ -82,14 +84,14 @@ class FrameNode:
 
     @property
     def is_ruby(self) -> bool:
-        """Is it a frame of Ruby code that is shown as such?"""
+        """True if it is shown as a frame of Ruby code."""
         return self.frame is not None and self.frame is self.ruby
 
 
 class FrameTree:
-    """Makes nodes of raw frames; bounded: beyond that it begins anew.
+    """Makes nodes of raw frames; bounded: if it becomes too large, it starts over.
 
-    ``generation`` grows when it does, and nodes of before are no more to be used.
+    Starting over increments ``generation`` and invalidates all earlier nodes.
     """
 
     def __init__(self, values: Values) -> None:
@@ -121,13 +123,13 @@ class FrameTree:
 
     @property
     def replaced(self) -> int:
-        """How often other code was found in the place of some."""
+        """Number of times that code was found replaced by other code."""
         return self._iseqs.replaced + self._names.replaced
 
     def revalidate(self) -> None:
-        """Check that what was read is still there; begin anew if it is not.
+        """Check that code read earlier is still there; start over if it is not.
 
-        Iseqs and method entries are collected, and others come at their addresses.
+        Iseqs and method entries are garbage-collected, and others get their addresses.
         """
         self._entries.clear()
         self.calls.clear()
@@ -140,9 +142,12 @@ class FrameTree:
     def has_same_code(
         self, iseqs: Iterable[int], functions: Iterable[int], methods: Iterable[int]
     ) -> bool:
-        """Return whether they are what was read of them; begin anew if not.
+        """Return whether the code is unchanged; start over if it is not.
 
-        functions, methods: method entries, as ``Names.are_unchanged`` has them
+        Args:
+            iseqs: Addresses of iseqs.
+            functions: Method entries of C functions, as in ``Names.are_unchanged``.
+            methods: Method entries of Ruby code.
         """
         was_replaced = self.replaced != self._replaced_before
         is_same = not was_replaced and self._iseqs.are_unchanged(iseqs)
@@ -153,7 +158,7 @@ class FrameTree:
         return False
 
     def trim(self) -> None:
-        """Begin anew if there is too much; to be called before a look."""
+        """Start over if the tree is too large; call this before a sampling pass."""
         self._until = None
         if (
             max(len(self.nodes), len(self._frames)) > _MOST_NODES
@@ -163,7 +168,7 @@ class FrameTree:
             self._start()
 
     def note_fresh(self) -> None:
-        """Note what code is read from now on, for ``take_fresh``."""
+        """Record the code that is read from now on, for ``take_fresh``."""
         if self._iseqs.fresh is None:
             self._take_fresh()
 
@@ -173,8 +178,11 @@ class FrameTree:
         return fresh
 
     def take_fresh(self) -> list[tuple[int, bool]]:
-        """Return the addresses of code that was read since the last call, or since all
-        was found to be the same, and whether it has lived through a collection."""
+        """Return the newly read code, as (address, is_old).
+
+        Newly read means since the last call, or since all code was found unchanged. Old
+        code has survived a collection.
+        """
         fresh = list(self._take_fresh())
         promoted = self.values.traits.promoted
         found = gathered(self.values.memory, [(address, 8) for address in fresh])
@@ -183,7 +191,7 @@ class FrameTree:
         return list(zip(fresh, old, strict=True))
 
     def is_late(self) -> bool:
-        """Has this look taken longer than any honest target makes it?"""
+        """Return whether this pass has taken longer than any honest target causes."""
         now = monotonic()
         if self._until is None:
             self._until = now + MOST_SECONDS
@@ -198,15 +206,21 @@ class FrameTree:
         flags: int,
         is_kept: bool = True,
     ) -> FrameNode | None:
-        """Return the node of a frame upon ``node``, None if there is no such frame.
+        """Return the node of a frame on top of ``node``, or None for an invalid frame.
 
-        is_kept: in ``nodes``, with all below it, if it could be read in full
+        Args:
+            node: The node below.
+            iseq: Address of the iseq.
+            pc: The frame's pc.
+            method: The word with the method entry.
+            flags: The frame's flags.
+            is_kept: Store the node in ``nodes``, with all below it, if it is complete.
         """
         if self._text > _MOST_TEXT or self.is_late():
             return None
         while self.renew_entry(method):
-            # It was collected. Its place may be that of the code's next method, or of
-            # the svar which that has.
+            # It was collected. Its address may be that of the code's next method, or
+            # of that method's svar.
             method = self.entry(method)
         try:
             made = self._make(node, iseq, pc, method, flags)
@@ -227,17 +241,17 @@ class FrameTree:
         return made
 
     def _renew(self, node: FrameNode, iseq: int, method: int) -> None:
-        """Forget what was remembered of a frame and is not so any more."""
+        """Forget cached facts about a frame that are no longer true."""
         self.calls.forget(node.pc)
         self._entries.discard(method)
         self._names.renew(method)
         self._iseqs.renew(iseq)
 
     def judge_again(self, made: FrameNode) -> None:
-        """See whether a frame that is not sure is so by now.
+        """Check again whether a frame that was not sure can have been called.
 
-        What was read may have been gone already, or have come since: code, and what
-        the instructions that call remember. Where code was replaced all begins anew.
+        Facts read earlier may have been outdated, or may have become available: code,
+        and call caches. If code was replaced, everything starts over.
         """
         known = self._unsure.get(made)
         if known is None:
@@ -269,11 +283,19 @@ class FrameTree:
     def placed(
         self, node: FrameNode, iseq: int, pc: int, method: int, flags: int
     ) -> FrameNode | None:
-        """Return the node of a frame that is known to stand upon ``node``.
+        """Return the node of a frame that is known to be on top of ``node``.
 
-        method: 0 where it is not known; its name is without a class then
+        The node is not stored.
 
-        None if there is no such code (any more). It is not kept.
+        Args:
+            node: The node below.
+            iseq: Address of the iseq.
+            pc: The frame's pc.
+            method: The method entry. If it is 0 (unknown), the name has no class.
+            flags: The frame's flags.
+
+        Returns:
+            The node, or None if the code does not exist any more.
         """
         if self._text > _MOST_TEXT or self.is_late():
             return None
@@ -286,11 +308,11 @@ class FrameTree:
         return made
 
     def is_hidden(self, flags: int) -> bool:
-        """Is a frame of these flags none that is shown?"""
+        """Return whether frames with these flags are hidden."""
         return flags & self._mask in self._hidden
 
     def is_code_of(self, iseq: int, entry: int) -> bool:
-        """Is the iseq at an address of this method entry, or within it?"""
+        """Return whether the iseq at an address is the code of this method entry."""
         try:
             found = self._iseqs.get(iseq)
             return found is not None and self._is_its_code(found, self._method(entry))
@@ -325,7 +347,7 @@ class FrameTree:
     def _is_sure(
         self, node: FrameNode, made: FrameNode, entry: Method | None, flags: int
     ) -> bool:
-        """Can ``node`` have called the frame ``made``?"""
+        """Return whether ``node`` can have called the frame ``made``."""
         if made.iseq is None:
             return entry is None or self._can_stand_c(node, entry)
         is_block = flags & self._mask == self._block_magic
@@ -336,7 +358,7 @@ class FrameTree:
         )
 
     def _is_its_code(self, iseq: Iseq, entry: Method | None) -> bool:
-        """Is the iseq of the method that the environment names, or within it?
+        """Return whether the iseq belongs to the method that the environment names.
 
         Frames and environments are not read at the same moment.
         """
@@ -349,12 +371,12 @@ class FrameTree:
     def _can_stand(
         self, node: FrameNode, iseq: Iseq, entry: Method | None, is_block: bool
     ) -> bool:
-        """Can the Ruby frame ``node`` have called a Ruby frame of ``iseq``?"""
+        """Return whether the Ruby frame ``node`` can have called one of ``iseq``."""
         if node.iseq is None or not self.calls.is_known:
             return True
         site = self.calls.before(node.iseq, node.pc)
         if site.mid is None and node.iseq.is_internal:
-            return True  # a C function without a frame of its own (invokebuiltin)
+            return True  # a C function without its own frame (invokebuiltin)
         if is_block and self.calls.can_yield(site):
             return True
         if iseq.kind == IseqKind.CLASS:
@@ -363,21 +385,21 @@ class FrameTree:
             return iseq.parent == node.iseq.address
         if entry is None:
             return False
-        # A JIT that is written in Ruby (3.2's MJIT, RJIT) runs at any instruction.
+        # A JIT written in Ruby (3.2's MJIT, RJIT) runs at any instruction.
         is_compiler = entry.prefix.startswith(_COMPILERS)
         return is_compiler or self.calls.can_call(site, entry.called, entry.name)
 
     def _is_no_call(self, node: FrameNode) -> bool:
-        """Is the frame at an instruction that names no method?"""
+        """Return whether the frame is at an instruction that names no method."""
         if node.iseq is None or not self.calls.is_known:
             return False
         return self.calls.before(node.iseq, node.pc).mid is None
 
     def gives_block(self, node: FrameNode, block: int) -> bool:
-        """Does the call that ``node`` is in give the block whose iseq is ``block``?
+        """Return whether the current call of ``node`` passes the block ``block``.
 
-        Asked of blocks whose outer frame has its variables on the stack still: once
-        a Proc is made of a block, those are elsewhere.
+        This is asked only for blocks whose outer frame still has its variables on the
+        stack. Once a block has become a Proc, they are elsewhere.
         """
         if node.iseq is None or not self.calls.is_known:
             return True
@@ -391,7 +413,7 @@ class FrameTree:
         return self._like_c(node, name, label)
 
     def _can_stand_c(self, node: FrameNode, method: Method) -> bool:
-        """Can the frame ``node`` have called a C function?"""
+        """Return whether the frame ``node`` can have called a C function."""
         if node.iseq is None or not self.calls.is_known:
             return True
         site = self.calls.before(node.iseq, node.pc)
@@ -406,7 +428,7 @@ class FrameTree:
     def _ruby_node(
         self, node: FrameNode, iseq: Iseq, pc: int, method: Method | None, word: int
     ) -> FrameNode:
-        """Make a node; ``word`` is what names ``method``."""
+        """Make a node; ``word`` is the word with ``method``."""
         if iseq.is_internal and self._is_like_c(iseq):
             made = self._like_c(node, *self._names.iseq_frame(iseq, method))
         else:
@@ -420,10 +442,10 @@ class FrameTree:
     def _ruby_frame(
         self, iseq: Iseq, pc: int, method: Method | None, word: int
     ) -> Frame:
-        """Return the one frame of a place in code, whatever it stands on."""
+        """Return the frame of a place in code, shared by all stacks."""
         key = (iseq.address, pc, word)
         known = self._frames.get(key)
-        # Others may have come to be at these addresses.
+        # Other code may have been placed at these addresses.
         if known is not None and known[0] is iseq and known[1] is method:
             return known[2]
         name, label = self._names.iseq_frame(iseq, method)
@@ -433,28 +455,28 @@ class FrameTree:
         return frame
 
     def _is_like_c(self, iseq: Iseq) -> bool:
-        """Does Ruby itself show a frame of this iseq as one of a C function?"""
+        """Return whether Ruby itself shows frames of this iseq like C functions."""
         traits = self.values.traits
         return traits.internal_as_c or f"{iseq.path} {iseq.label}" in traits.c_traced
 
     def _below(self, node: FrameNode, iseq: Iseq) -> FrameNode:
-        """Return the frame below, past a method that its ``rescue`` hides."""
+        """Return the frame below, skipping a method that its ``rescue`` hides."""
         is_hiding = iseq.is_handler and self.values.traits.qualified_labels
         if is_hiding and node.is_ruby and node.below is not None:
             return node.below
         return node
 
     def _method(self, word: int) -> Method | None:
-        """Return the method a frame's environment names, through its svar if any."""
+        """Return the method that a frame's environment names, maybe through an svar."""
         entry = self.entry(word)
         return self._names.method(entry) if entry else None
 
     def entry(self, word: int) -> int:
-        """Return the address of the method entry that ``ep[-2]`` means, or 0.
+        """Return the address of the method entry that ``ep[-2]`` refers to, or 0.
 
-        It may be a cref instead, or an svar that holds either (check_method_entry
-        of vm_insnhelper.c). Only entries are kept: an svar lives as long as its frame,
-        and another one comes at its address.
+        The word may be a cref instead, or an svar that contains either
+        (check_method_entry of vm_insnhelper.c). Only entries are cached: an svar lives
+        as long as its frame, and its address is reused.
         """
         if word in self._entries:
             return word
@@ -493,17 +515,19 @@ class FrameTree:
     def stack(
         self, node: FrameNode, collecting: int = 0, is_changed: bool = False
     ) -> Stack:
-        """Return the frames up to ``node`` and the collector's frames upon them.
+        """Return the frames up to ``node``, and the collector's frames on top of them.
 
-        collecting: 0, or 1 + ``enum gc_mode``
-        is_changed: ``CHANGED`` stands for unknown frames upon ``node``
+        Args:
+            node: The newest frame.
+            collecting: 0, or 1 + ``enum gc_mode``.
+            is_changed: Add ``CHANGED`` for unknown frames on top of ``node``.
         """
         if node.stack is None:
             node.stack = Stack(_frames(node))
             self._held += len(node.stack.frames)
         if not (collecting or is_changed):
             return node.stack
-        # No nodes: they would hold this one, and it them.
+        # Not nodes: they and this node would keep each other alive.
         stacks = node.ended_stacks = node.ended_stacks or {}
         found = stacks.get((is_changed, collecting))
         if found is None:

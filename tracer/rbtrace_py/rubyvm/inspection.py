@@ -1,7 +1,7 @@
-"""Values of Ruby as text, read from outside: no method of the program is called.
+"""Ruby values as text, read from outside: no method of the program is called.
 
-So an object is its class and address, whatever its own ``inspect`` would say. Texts are
-bounded, and safe to show.
+An object is therefore shown by its class and address, not by its own ``inspect``. Texts
+are bounded and safe to print.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _STATIC_SYMBOL = 0x0C
 _SYMBOL_TEXT = 24
 """``struct RSymbol.fstr`` (symbol.h): the name of a Symbol that is an object."""
 _LONGEST_STRING = 100
-"""Bytes of a String that are shown."""
+"""Maximum bytes shown of a String."""
 _MOST_ELEMENTS = 5
 _DEEPEST = 2
-"""Arrays in arrays."""
+"""Maximum nesting of arrays."""
 LONGEST = 400
-"""Characters of one value."""
+"""Maximum characters of a value."""
 
 
 class Inspection:
-    """Writes values. Raises NoSuchTarget once the process is gone."""
+    """Formats values. Raises NoSuchTarget once the process is gone."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
         self._names = Names(values, Iseqs(values))
 
     def inspect(self, value: int) -> str:
-        """Return a value's text, ``?`` where it cannot be read."""
+        """Return a value's text, or ``?`` if it cannot be read."""
         try:
             text = self._inspect(value, 0)
         except UnreadableMemory:

@@ -1,4 +1,4 @@
-"""Facts about an iseq (``rb_iseq_t``): its names, path and lines."""
+"""Facts about an iseq (``rb_iseq_t``): its names, path, and lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rbtrace_py.rubyvm.values import LONGEST_NAME, Values
 _MOST_WORDS = 1 << 24
 _MOST_PARENTS = 512
 _TEXT_CACHED = 1 << 25
-"""Characters of the names and paths of all iseqs together."""
+"""Maximum characters of the names and paths of all iseqs."""
 _LINES_CACHED = 1 << 21
-"""Entries of all tables of lines together."""
+"""Maximum entries of all line tables."""
 _INTERNAL = "<internal:"
 
 
 class IseqKind(IntEnum):
-    """``enum iseq_type`` (vm_core.h), the same since 2.1 up to EVAL and MAIN."""
+    """``enum iseq_type`` (vm_core.h), unchanged since 2.1 up to EVAL and MAIN."""
 
     TOP = 0
     METHOD = 1
@@ -40,17 +40,17 @@ _SHOWN_AS_OUTER = (IseqKind.RESCUE, IseqKind.ENSURE, IseqKind.EVAL)
 
 
 _SELF_LOCAL = (IseqKind.TOP, IseqKind.METHOD, IseqKind.CLASS, IseqKind.MAIN)
-"""Their local iseq is themselves (set_relation of iseq.c)."""
+"""Kinds whose local iseq is the iseq itself (set_relation of iseq.c)."""
 
 _LABELED_AS_PATH = (_INTERNAL, "<compiled>")
-"""Iseqs of such a path may have it as their label."""
+"""Paths with which iseqs may have the path as their label."""
 
 
 _CONSTANT_LABELS = {
     IseqKind.TOP: "<top (required)>",
     IseqKind.MAIN: "<main>",
 }
-"""rb_iseq_new_top and rb_iseq_new_main (iseq.c)."""
+"""Labels set by rb_iseq_new_top and rb_iseq_new_main (iseq.c)."""
 
 
 class Iseq:
@@ -81,7 +81,7 @@ class Iseq:
         self.kind = kind
         self.begin, self.end = code
         self.fingerprint = fingerprint
-        # Where its body is apart (2.3 and later): address and size, and what is there.
+        # If its body is separate (2.3 and later): its address and size, and its bytes.
         self.body_bytes = fingerprint[8:]
         self.body = int.from_bytes(fingerprint[:8], "little"), len(self.body_bytes)
         self.path = self.label = self.base_label = ""
@@ -91,39 +91,39 @@ class Iseq:
 
     @property
     def is_internal(self) -> bool:
-        """Was it compiled into Ruby itself (``<internal:kernel>``)?"""
+        """True if it was compiled into Ruby itself (``<internal:kernel>``)."""
         return self.path.startswith(_INTERNAL)
 
     @property
     def is_handler(self) -> bool:
-        """Is it the body of a ``rescue`` or an ``ensure``?"""
+        """True for the body of a ``rescue`` or an ``ensure``."""
         return self.kind in (IseqKind.RESCUE, IseqKind.ENSURE)
 
     @property
     def has_lines(self) -> bool:
-        """Has its table of lines been read?"""
+        """True if its line table has been read."""
         return self._lines is not None
 
     @property
     def has_wrong_lines(self) -> bool:
-        """Was its table read, and refused?"""
+        """True if its line table was read and rejected."""
         return self._lines is WRONG
 
     @property
     def line_count(self) -> int:
-        """The number of entries of an iseq's table of lines that are kept."""
+        """Number of cached entries of the line table."""
         return 0 if self._lines is None else len(self._lines.lines)
 
     def forget_lines(self) -> None:
-        """They can be read again."""
+        """Discard the line table; it can be read again."""
         self._lines = None
 
     def holds(self, pc: int) -> bool:
-        """Can a frame of it have this pc?"""
+        """Return whether a frame of this iseq can have this pc."""
         return self.begin <= pc <= self.end and pc & 7 == 0
 
     def line(self, values: Values, pc: int) -> int | None:
-        """Return the line a frame with this pc is on, None if not known.
+        """Return the line of a frame with this pc, or None if unknown.
 
         The pc is that of the next instruction (calc_lineno of vm_backtrace.c).
         """
@@ -135,10 +135,12 @@ class Iseq:
 
 
 class Iseqs:
-    """Reads iseqs by address, and keeps them; at most ``most``.
+    """Reads and caches iseqs by address, at most ``most``.
 
-    fresh: addresses of those that were read, where somebody wants to know
-    replaced: how many were forgotten, as others were found at their addresses
+    Attributes:
+        fresh: Addresses of newly read iseqs, if requested.
+        replaced: Number of cached iseqs that were dropped because others were found at
+            their addresses.
     """
 
     def __init__(self, values: Values, most: int = 1 << 15) -> None:
@@ -151,7 +153,7 @@ class Iseqs:
         self._text = self._lines = self.replaced = 0
 
     def line(self, iseq: Iseq, pc: int) -> int | None:
-        """Return the line a frame with this pc is on, None if not known."""
+        """Return the line of a frame with this pc, or None if unknown."""
         is_new = not iseq.has_lines
         line = iseq.line(self._values, pc)
         if is_new:
@@ -168,15 +170,15 @@ class Iseqs:
         self._lines = 0
 
     def get(self, address: int) -> Iseq | None:
-        """Return the iseq at ``address``, None if there is none."""
+        """Return the iseq at ``address``, or None."""
         known = self._known.get(address)
         return known if known is not None else self._load(address)
 
     def renew(self, address: int) -> bool:
-        """Forget the iseq if another one is at its address now.
+        """Drop the cached iseq if another one is at its address now.
 
         Returns:
-            Whether it was forgotten.
+            True if the cached iseq was dropped.
         """
         iseq = self._known.get(address)
         if iseq is None or not self._gone(iseq):
@@ -186,9 +188,9 @@ class Iseqs:
         return True
 
     def revalidate(self) -> bool:
-        """Read again what tells iseqs apart; return whether one was replaced.
+        """Reread the fingerprints of all iseqs; return whether one was replaced.
 
-        They are collected as garbage, and others come to be at their addresses.
+        Iseqs are garbage-collected, and others get their addresses.
         """
         known = list(self._known.values())
         if self._offsets.iseq_body is None:
@@ -200,13 +202,13 @@ class Iseqs:
         return bool(gone)
 
     def are_unchanged(self, addresses: Iterable[int]) -> bool:
-        """Have those of these iseqs that are known the same bodies still?"""
+        """Return whether the known ones of these iseqs have unchanged bodies."""
         known = [self._known[one] for one in addresses if one in self._known]
         found = gathered(self._values.memory, [iseq.body for iseq in known])
         return list(found) == [iseq.body_bytes for iseq in known]
 
     def _replaced(self, known: list[Iseq], body_at: int) -> list[Iseq]:
-        """Return those at whose addresses is something else, all read together."""
+        """Return the iseqs at whose addresses is something else, read together."""
         places = [(iseq.address, body_at + 8) for iseq in known]
         places += [iseq.body for iseq in known]
         found = list(gathered(self._values.memory, places))
@@ -228,7 +230,7 @@ class Iseqs:
             return True
 
     def _fingerprint(self, address: int) -> bytes:
-        """The body's address and its first part; b"" if it is no iseq."""
+        """Return the body's address and its first part; b"" if it is not an iseq."""
         offsets = self._offsets
         if not self._values.is_object(address):
             return b""
@@ -265,7 +267,7 @@ class Iseqs:
         iseq.local = _optional(body, offsets.body_local)
         iseq.base_label = self._base_label(body, iseq)
         iseq.call_data = _optional(body, offsets.body_call_data)
-        # Those live as long as it does: what is known of them and is so now, stays so.
+        # These live as long as the iseq, so facts that are true now stay true.
         self.renew(iseq.local)
         self.renew(iseq.parent)
         if not self._is_sound(iseq):
@@ -282,9 +284,9 @@ class Iseqs:
         return iseq
 
     def _is_sound(self, iseq: Iseq) -> bool:
-        """Does what was read of it go together, as in every iseq?
+        """Return whether the parts of an iseq are consistent.
 
-        So that a layout with a wrong offset gives no frame instead of a wrong one.
+        A layout with a wrong offset then gives no frame instead of a wrong one.
         """
         if iseq.kind > IseqKind.PLAIN:
             return False
@@ -301,8 +303,8 @@ class Iseqs:
         )
 
     def _is_sound_block(self, iseq: Iseq) -> bool:
-        """``block in LABEL`` of its local iseq, within a parent (make_name_for_block
-        of compile.c)."""
+        """Check the label, ``block in LABEL`` of the local iseq, and the parent
+        (make_name_for_block of compile.c)."""
         label, base, offsets = iseq.label, iseq.base_label, self._offsets
         is_whole = max(len(label), len(base)) < LONGEST_NAME
         if is_whole and not (label.startswith("block ") and label.endswith(f" {base}")):
@@ -314,13 +316,13 @@ class Iseqs:
         return self._is_there(iseq.local) and self._is_there(iseq.parent)
 
     def _is_there(self, address: int) -> bool:
-        """Is there an iseq at ``address``?"""
+        """Return whether there is an iseq at ``address``."""
         return address in self._known or bool(self._fingerprint(address))
 
     def _label(self, body: bytes) -> str | None:
-        """Those of Ruby's own are constants of the program, which a core may lack.
+        """Return the label; None if it is not a String.
 
-        None for what is no String.
+        Labels of Ruby's own are constants of the program, which a core may lack.
         """
         try:
             value = _u64(body, self._offsets.body_label)
@@ -332,7 +334,7 @@ class Iseqs:
             return _CONSTANT_LABELS[IseqKind(kind)]
 
     def _base_label(self, body: bytes, iseq: Iseq) -> str:
-        """The label of the local iseq (iseq_location_setup of iseq.c)."""
+        """Return the label of the local iseq (iseq_location_setup of iseq.c)."""
         try:
             value = _u64(body, self._offsets.body_base_label)
             return self._values.string(value, LONGEST_NAME) or ""
@@ -346,9 +348,9 @@ class Iseqs:
             return self._label(local) or ""
 
     def _path(self, value: int) -> str | None:
-        """``pathobj`` is a String, or from 2.5 on an Array of path and real path.
+        """Return the path. ``pathobj`` is a String, or since 2.5 an Array of two paths.
 
-        None for what is neither.
+        None if it is neither.
         """
         text = self._values.string(value)
         if text is None:
@@ -368,13 +370,13 @@ class Iseqs:
         )
 
     def _first_line(self, body: bytes) -> int:
-        """``location.first_lineno``: a Fixnum up to 3.1, then an int."""
+        """Return ``location.first_lineno``: a Fixnum up to 3.1, then an int."""
         if self._values.traits.first_line_is_fixnum:
             return _signed(_u64(body, self._offsets.body_first_line), 64) >> 1
         return _signed(_u32(body, self._offsets.body_first_line), 32)
 
     def _last_line(self, body: bytes) -> int | None:
-        """None where the compiler did not say: 0 or -1."""
+        """Return the last line; None if the compiler did not record it (0 or -1)."""
         offset = self._offsets.body_last_line
         last = 0 if offset is None else _u32(body, offset)
         return last if 0 < last < 1 << 31 else None
@@ -385,8 +387,8 @@ class Iseqs:
         return None if local is None else local.kind
 
     def shown_for(self, iseq: Iseq) -> tuple[Iseq, int]:
-        """Return the iseq whose label 3.4 shows for a frame, and how many blocks
-        deep the frame is in it (calculate_iseq_label of vm_backtrace.c)."""
+        """Return the iseq whose label 3.4 shows for a frame, and the depth of blocks in
+        it (calculate_iseq_label of vm_backtrace.c)."""
         for _ in range(_MOST_PARENTS):
             outer = self.get(iseq.parent) if iseq.parent else None
             if iseq.kind not in _SHOWN_AS_OUTER or outer is None:
@@ -410,10 +412,10 @@ class Iseqs:
 
 
 def _is_extension(iseq: Iseq) -> bool:
-    """Is it of the frame that stands there while an extension is loaded?
+    """Return whether the iseq belongs to the frame of an extension being loaded.
 
-    It has that one's path for a label, too (rb_vm_push_frame_fname of vm.c); of a
-    file's frame the label is a constant.
+    Its label is the extension's path (rb_vm_push_frame_fname of vm.c). The label of a
+    file's frame is a constant.
     """
     return iseq.kind == IseqKind.TOP and not iseq.label.startswith("<")
 

@@ -1,10 +1,10 @@
-"""JITFrames: where ZJIT of Ruby 4.1 keeps pc and iseq of the frames it runs.
+"""JITFrames, in which ZJIT of Ruby 4.1 keeps the pc and iseq of the frames it runs.
 
 While ZJIT is on, a control frame's own pc and iseq are stale unless its ``jit_return``
-is 0. It is 1 for a C function. Else it points into the native stack, and the word below
-is the address of the frame's JITFrame (CFP_ZJIT_FRAME of zjit.h). ZJIT stores another
-one there before each call. It never frees a JITFrame, and a compaction alone changes
-one. Each inlined method has its own control frame and its own JITFrame.
+is 0. It is 1 for a C function. Otherwise it points into the native stack, and the word
+below contains the address of the frame's JITFrame (CFP_ZJIT_FRAME of zjit.h). ZJIT
+stores another address there before each call. It never frees a JITFrame, and only a
+compaction changes one. Each inlined method has its own control frame and JITFrame.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from rbtrace_py.model.stack_walk import WalkedStack
 from rbtrace_py.rubyvm.values import Values
 
 C_FRAME = 1
-"""ZJIT_JIT_RETURN_C_FRAME, in ``jit_return``."""
+"""ZJIT_JIT_RETURN_C_FRAME, a value of ``jit_return``."""
 UNKNOWN_CODE = (0, 8)
 """Pc and iseq for a missing JITFrame; 8 is not an iseq's address."""
 _C_CODE = (0, 0)
 _IN_JIT_FRAME = 1
-"""In place of the pc of a frame that the kernel walked: see ``WalkedStack.frames``."""
+"""Replaces the pc of a frame that the kernel walked: see ``WalkedStack.frames``."""
 _NOT_READ = 8
-"""In place of a JITFrame's address that the kernel could not read."""
+"""Replaces the address of a JITFrame that the kernel could not read."""
 _WORDS = 4
 _MOST_KNOWN = 1 << 16
 _STACK_MAP_SKIP, _STACK_MAP_TAG, _STACK_MAP_SHIFT = 0x10, 0xFF, 8
-"""A number of words that a stack map says nothing of (ZJIT_STACK_MAP_… of zjit.h)."""
+"""A number of words that a stack map skips (ZJIT_STACK_MAP_… of zjit.h)."""
 _MOST_MAPPED = 1 << 12
 
 
@@ -46,7 +46,7 @@ class JitFrames:
         self._known: dict[int, tuple[int, int]] = {}
 
     def forget(self) -> None:
-        """Forget what was read, as a compaction may have moved code."""
+        """Forget all JITFrames, because a compaction may have moved code."""
         self._known.clear()
 
     def code(self, address: int) -> tuple[int, int]:
@@ -67,7 +67,9 @@ class JitFrames:
     ) -> tuple[int, int]:
         """Return pc and iseq of a frame with that ``jit_return``, which is not 0.
 
-        native: parts of the native stack, (address, bytes)
+        Args:
+            jit_return: The frame's ``jit_return``.
+            native: Parts of the native stack, as (address, bytes).
         """
         if jit_return == C_FRAME:
             return _C_CODE
@@ -84,10 +86,9 @@ class JitFrames:
         return pc, iseq or UNKNOWN_CODE[1]
 
     def with_code(self, stack: WalkedStack) -> WalkedStack:
-        """Return a stack with pc and iseq of its JITFrames in their place.
+        """Return a stack with the pc and iseq of its JITFrames filled in.
 
-        The newest frame's pc is unknown then, as ZJIT stores it only before it calls
-        something.
+        The newest frame's pc is then unknown, because ZJIT stores it only before calls.
         """
         if stack.frames is None:
             return stack
@@ -109,7 +110,7 @@ class JitFrames:
         ranges = [(one, self._size) for one in addresses if one > _NOT_READ]
         if len(self._known) + len(ranges) > _MOST_KNOWN:
             self._known.clear()
-        with suppress(NoSuchTarget):  # then all stay as they were
+        with suppress(NoSuchTarget):  # then all stay unchanged
             found = gathered(self._values.memory, ranges)
             for (address, _), data in zip(ranges, found, strict=True):
                 if data is not None:
@@ -118,8 +119,8 @@ class JitFrames:
     def mapped_words(self, jit_return: int, sp: int) -> Sequence[int]:
         """Return the addresses in the VM stack whose values are elsewhere.
 
-        ZJIT keeps them in its native stack, or in its code: the JITFrame's stack map
-        says so, from the word below ``sp`` down. Raises UnreadableMemory.
+        ZJIT keeps them in its native stack, or in its code. The JITFrame's stack map
+        describes this, from the word below ``sp`` down. Raises UnreadableMemory.
         """
         values, offsets = self._values, self._values.offsets
         if offsets.jit_frame_map_size is None or offsets.jit_frame_map is None:

@@ -1,7 +1,8 @@
-"""Code that was first read after a sample, and may have come to its place after it.
+"""Code first read after a sample, which may be newer than the sample.
 
-The kernel says with a stack how many collections had begun. Code is freed and moved by
-collections alone: what was read before the next one was there as the stack was walked.
+The kernel reports with each stack the number of collections begun. Only collections
+free and move code. Code read before the next collection was therefore there when the
+stack was walked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from rbtrace_py.model.stack_walk import WalkedStack
 
 NOT_NAMED = 1
-"""In place of the iseq of a frame that is not to be named."""
+"""Replaces the iseq of a frame that must not be named."""
 _WORDS = 4
 _MOST_KNOWN = 1 << 16
 _COLLECTING, _MARKING = 1, 2
@@ -20,7 +21,7 @@ _COLLECTING, _MARKING = 1, 2
 
 
 class LateCode:
-    """Knows since when each code is known: in half collections, see ``_half``."""
+    """Records when each code was first known, in half collections (see ``_half``)."""
 
     def __init__(self) -> None:
         self._since: dict[int, int] = {}
@@ -32,23 +33,23 @@ class LateCode:
         fresh: Iterable[tuple[int, bool]],
         collection: int,
     ) -> list[WalkedStack]:
-        """Return the stacks with frames whose code may be newer than they are; those
-        frames are ``NOT_NAMED``.
+        """Return the stacks with frames whose code may be newer than the stack.
 
-        They are to be named again, and so on until there are none: that may read other
-        code.
+        These frames become ``NOT_NAMED``. The stacks must then be named again, until no
+        stack is returned, because naming them may read other code.
 
-        stacks: just named
-        fresh: addresses of code that was read since the last call, and whether it has
-            lived through a collection
-        collection: ``RubyVM.collection``, read after that
+        Args:
+            stacks: Stacks that were just named.
+            fresh: Addresses of code read since the last call, and whether it survived a
+                collection.
+            collection: ``RubyVM.collection``, read afterwards.
         """
         now = _half(collection)
         if len(self._since) > _MOST_KNOWN:
             self._since.clear()
             self._others = self._latest = now
         for address, is_old in fresh:
-            # It was there as the last one freed what had not lived through it.
+            # It existed when the last collection freed code that did not survive.
             since = (now - 2) | 1 if is_old else now
             self._since[address] = since
             self._latest = max(self._latest, since)
@@ -72,8 +73,9 @@ class LateCode:
 
 
 def _half(collection: int) -> int:
-    """Return 2 N while the Nth collection marks, and 2 N + 1 after that.
+    """Return 2 N while the Nth collection marks, and 2 N + 1 afterwards.
 
-    What is seen in 2 N may be freed by it: it is not marked any more.
+    Code first seen in 2 N may be freed by that collection, if it is not marked any
+    more.
     """
     return 2 * (collection >> 2) + (not collection & _MARKING)

@@ -1,9 +1,9 @@
 """Differences between Rubies, as data: offsets of fields, and encodings.
 
-The walker knows no version. What it needs of a Ruby stands in a ``Layout``: offsets
-in bytes, and traits. An absent field is None, never 0. A layout comes from the table
-of its minor version (``layouts/``), from DWARF, from machine code, or from a file that
-``layout --save`` wrote; ``origins`` says which gave what.
+The walker contains no version checks. A ``Layout`` contains all that it needs of a
+Ruby: offsets in bytes, and traits. An absent field is None, never 0. A layout comes
+from the table of its minor version (``layouts/``), DWARF, machine code, or a file
+written by ``layout --save``. ``origins`` contains the source of each offset.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Origin(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One offset, in bytes, and the CRuby member it belongs to.
+    """One offset in bytes, and its CRuby member.
 
-    ``member`` is ``structure.member[.member…]`` as the headers of that version have
-    it, so that the same words find it in DWARF.
+    ``member`` is ``structure.member[.member…]`` as in the headers of that version, and
+    is also used to find it in DWARF.
     """
 
     offset: int
@@ -35,9 +35,9 @@ class Field:
 
 
 Differences = Mapping[str, Field | int | None]
-"""Differences of a Ruby from the one before, by names of ``Offsets``: a ``Field``
-that is new, or is another member; the offset to which a member has moved; None of a
-field that is gone."""
+"""Differences of a Ruby from the previous version, by names of ``Offsets``: a ``Field``
+that is new or is now another member; the new offset of a member; None for a removed
+field."""
 
 
 def changed(before: Mapping[str, Field], differences: Differences) -> dict[str, Field]:
@@ -54,7 +54,7 @@ def changed(before: Mapping[str, Field], differences: Differences) -> dict[str, 
 
 
 class LineTable(str, Enum):
-    """The form of an iseq's table of lines."""
+    """The format of an iseq's line table."""
 
     POSITION_IN_ENTRY = "position in entry"  # up to 2.5
     POSITIONS_ARRAY = "positions array"  # with VM_INSN_INFO_TABLE_IMPL other than 2
@@ -62,14 +62,14 @@ class LineTable(str, Enum):
 
 
 class ThreadList(str, Enum):
-    """The form in which a VM, or from 3.0 a ractor, holds its threads."""
+    """The structure in which a VM, or since 3.0 a ractor, keeps its threads."""
 
     ST_TABLE = "st_table"  # 2.1
     LIST = "list_head"  # 2.2 and later
 
 
 class ClassPath(str, Enum):
-    """The place of a class's name, and of a singleton class's object."""
+    """The location of a class's name, and of a singleton class's object."""
 
     IVAR_TABLE = "ivar table"  # up to 3.1
     FIRST_IVAR = "first ivar"  # 3.2
@@ -77,7 +77,7 @@ class ClassPath(str, Enum):
 
 
 class StringStyle(str, Enum):
-    """The form in which an RString holds its bytes."""
+    """The format of an RString."""
 
     LENGTH_IN_FLAGS = "length in flags"  # up to 3.1
     LENGTH_FIRST = "length first"  # 3.2 and later
@@ -85,7 +85,7 @@ class StringStyle(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Facts of a Ruby that are no offsets. Bits are numbered from 0."""
+    """Facts about a Ruby other than offsets. Bits are numbered from 0."""
 
     line_table: LineTable
     thread_list: ThreadList
@@ -98,48 +98,48 @@ class Traits:
     """Method entry or cref in ``ep[-2]`` (``ep[-1]`` up to 2.3)."""
     first_line_is_fixnum: bool
     native_id_is_tid: bool
-    """A kernel thread id (3.1 and later), not a pthread_t."""
+    """A kernel thread ID (3.1 and later), not a pthread_t."""
     qnil: int
     singleton_bit: int
     frame_magic_mask: int
     frame_magics: Mapping[str, int]
-    """``METHOD BLOCK CLASS TOP CFUNC IFUNC EVAL RESCUE DUMMY`` (``PROC``,
-    ``LAMBDA`` where a version has them)."""
+    """``METHOD BLOCK CLASS TOP CFUNC IFUNC EVAL RESCUE DUMMY`` (``PROC``, ``LAMBDA`` if
+    a version has them)."""
     local_flag: int | None
     """VM_ENV_FLAG_LOCAL in ``ep[0]``."""
     iseq_imemo: int | None
     ment_imemo: int | None
     svar_imemo: int | None
     symbol_shift: int
-    """ID_SCOPE_SHIFT: what to shift an ID by for its serial number."""
+    """ID_SCOPE_SHIFT: the shift from an ID to its serial number."""
     last_operator_id: int
-    """tLAST_OP_ID: up to here an ID is its own serial number."""
+    """tLAST_OP_ID: up to this value, an ID is its own serial number."""
     imemo_mask: int = 0xF
-    """IMEMO_MASK, of the bits with an imemo's kind (2.5 and later)."""
+    """IMEMO_MASK: the bits that contain an imemo's kind (2.5 and later)."""
     old_tables: bool = False
-    """st_table as a hash of linked entries (2.3 and earlier)."""
+    """True if an st_table is a hash of linked entries (2.3 and earlier)."""
     promoted: int = 0x60
-    """RUBY_FL_PROMOTED (``fl_type.h``): flags of an object that has lived through three
-    collections, or up to 3.2 one, if an older object has it."""
+    """RUBY_FL_PROMOTED (``fl_type.h``): flags of an object that has survived three
+    collections, or up to 3.2 one if an older object refers to it."""
     qualified_labels: bool = False
-    """A label has the class, and a ``rescue`` or ``ensure`` stands for the method it
-    is in, whose own frame is not shown (3.4 and later)."""
+    """True if a label contains the class, and a ``rescue`` or ``ensure`` replaces the
+    frame of its method (3.4 and later)."""
     internal_as_c: bool = False
-    """Frames of ``<internal:…>`` have their caller's path and line (4.0)."""
+    """True if frames of ``<internal:…>`` have their caller's path and line (4.0)."""
     type_has_flag: bool = False
-    """A typed object's type comes after its fields, and has in its lowest bit whether
+    """True if a typed object's type comes after its fields. Its lowest bit is set if
     the structure is in the object (4.0 and later)."""
     owner_is_thread: bool = True
-    """A Mutex names the thread that holds it (2.7, 4.0), not the fiber (3.0 to 3.4)."""
+    """True if a Mutex refers to the thread that holds it (2.7, 4.0), not the fiber."""
     autoloads_without_mutex: bool = True
-    """Who waits for an autoload sleeps, with no Mutex to show (3.1 and earlier)."""
+    """True if a wait for an autoload sleeps without a Mutex (3.1 and earlier)."""
     symbols_in_data: bool = False
-    """The arrays in the table of symbols are C arrays of typed objects, with a
+    """True if the arrays in the symbol table are C arrays of typed objects, with a
     symbol before its string (4.1 and later)."""
     data_may_be_embedded: bool = False
-    """Some typed objects contain their C structure (Monitor in 4.1)."""
+    """True if some typed objects contain their C structure (Monitor in 4.1)."""
     has_jit_frames: bool = False
-    """While ZJIT is on, pc and iseq of a frame are in its JITFrame (4.1 and later)."""
+    """True if ZJIT, while on, keeps a frame's pc and iseq in its JITFrame (4.1)."""
     c_traced: tuple[str, ...] = ()
     """Path and name of each method with ``Primitive.attr! :c_trace``, whose frames have
     their caller's path and line (3.4 with YJIT)."""
@@ -147,17 +147,16 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Offsets in bytes from the beginning of the structure a name begins with.
+    """Offsets in bytes from the beginning of the structure in a name's prefix.
 
-    ec: rb_execution_context_t (up to 2.4 the thread itself), cfp:
-    rb_control_frame_t, th: rb_thread_t, nt: rb_native_thread, vm: rb_vm_t, ractor:
-    rb_ractor_t, iseq: rb_iseq_t, body: rb_iseq_constant_body (up to 2.2 the iseq
-    itself), line: iseq_insn_info_entry, me: rb_method_entry_t, def:
-    rb_method_definition_t, class: RClass, ext: rb_classext_t, symbols: the global
-    symbol table, fiber: rb_fiber_t, call: rb_call_data, objspace: rb_objspace, mutex:
-    rb_mutex_t, queue: rb_queue and rb_szqueue, data: RTypedData, file: RFile, io:
-    rb_io_t, locals: the body again, jit_frame: zjit_jit_frame.
-    ``…_size`` without a structure's member is the size of the structure.
+    ec: rb_execution_context_t (up to 2.4 the thread itself), cfp: rb_control_frame_t,
+    th: rb_thread_t, nt: rb_native_thread, vm: rb_vm_t, ractor: rb_ractor_t, iseq:
+    rb_iseq_t, body: rb_iseq_constant_body (up to 2.2 the iseq itself), line:
+    iseq_insn_info_entry, me: rb_method_entry_t, def: rb_method_definition_t, class:
+    RClass, ext: rb_classext_t, symbols: the global symbol table, fiber: rb_fiber_t,
+    call: rb_call_data, objspace: rb_objspace, mutex: rb_mutex_t, queue: rb_queue and
+    rb_szqueue, data: RTypedData, file: RFile, io: rb_io_t, locals: the body again,
+    jit_frame: zjit_jit_frame. ``…_size`` without a member is the size of the structure.
     """
 
     ec_vm_stack: int
@@ -179,17 +178,18 @@ class Offsets:
     """Method entry, up to 2.2."""
     cfp_class: int | None
     cfp_jit_return: int | None
-    """Offset of where JIT code goes on after the frame (3.1 and later); 0 is kept in a
-    frame that the interpreter pushed and no JIT has taken over."""
+    """Offset of the address at which JIT code continues after the frame (3.1 and
+    later). It is 0 in a frame that the interpreter pushed, unless a JIT has taken it
+    over."""
 
     th_ec: int | None
     th_vm: int
     th_self: int | None
     th_name: int | None
     th_status: int
-    """The byte whose two low bits are the status, from 2.1 on; up to 2.4 an int."""
+    """The byte whose two low bits are the status, since 2.1; up to 2.4 an int."""
     th_native_id: int | None
-    """thread_id, a pthread_t, or from 3.1 a kernel thread id, in the thread itself."""
+    """thread_id, a pthread_t, or since 3.1 a kernel thread ID, in the thread itself."""
     th_native_thread: int | None
     nt_tid: int | None
     th_list_node: int | None
@@ -214,7 +214,7 @@ class Offsets:
     """iseq_size, in words."""
     body_encoded: int
     body_path: int
-    """pathobj, from 2.5 on; before that path."""
+    """pathobj, since 2.5; before that path."""
     body_real_path: int | None
     body_base_label: int
     body_label: int
@@ -243,7 +243,7 @@ class Offsets:
     class_super: int | None
     """Offset of the superclass's VALUE, from the class."""
     class_ext: int | None
-    """Offset of the pointer to the extension; None where it follows the class."""
+    """Offset of the pointer to the extension; None if it follows the class."""
     ext_ivars: int | None
     """iv_tbl, up to 3.1, from the extension."""
     class_first_ivar: int | None
@@ -271,37 +271,37 @@ class Offsets:
     ractor_objspace: int | None = None
     """Offset of the pointer to a ractor's own object space (4.1, from August 2026)."""
     objspace_count: int | None = None
-    """Offset of the number of collections that have begun (2.7, 3.1 and later)."""
+    """Offset of the number of collections begun (2.7, 3.1 and later)."""
     body_last_line: int | None = None
     """Offset of the last line of its source, an int (2.6 and later)."""
     body_call_data: int | None = None
     """Offset of the pointer to the call sites' data (2.7 and later)."""
     call_size: int | None = None
     call_mid: int | None = None
-    """Offset of the method's ID within a call site's data, 2.7; later a ``ci`` comes
-    first, which is packed into its word or an object."""
+    """Offset of the method's ID in a call site's data (2.7). Later versions begin with
+    a ``ci``, which is packed into its word or an object."""
     call_cache: int | None = None
     """Offset of the pointer to a call site's cache (3.0 and later)."""
     call_me: int | None = None
-    """Offset of the method entry that was called last: within the cache; 2.7: within
-    the call site's data."""
+    """Offset of the method entry called last: in the cache, or in 2.7 in the call
+    site's data."""
 
     th_locking_mutex: int | None = None
     """Offset of the Mutex that the thread waits to lock (2.7 and later)."""
     th_scheduler: int | None = None
     """Offset of the fiber scheduler, nil if the thread has none (3.0 and later)."""
     th_gvl_node: int | None = None
-    """Offset of the node by which a thread is in the GVL's queue."""
+    """Offset of the node that links a thread into the GVL's queue."""
     gvl_queue: int | None = None
-    """Offset of the head of that queue, from the VM, or from 3.0 on the ractor."""
+    """Offset of the head of that queue, in the VM, or since 3.0 in the ractor."""
     gvl_holder: int | None = None
-    """Offset of the thread that holds the GVL, where its queue is (2.7 and later)."""
+    """Offset of the thread that holds the GVL, in the same structure (since 2.7)."""
     mutex_owner: int | None = None
-    """Offset of who holds a Mutex, ``owner_is_thread`` says as what; 0: nobody does."""
+    """Offset of a Mutex's owner, whose type ``owner_is_thread`` tells; 0: unlocked."""
     mutex_serial: int | None = None
     """Offset of the serial number of the execution context that holds it (4.0)."""
     ec_serial: int | None = None
-    """Offset of an execution context's serial number, one for each fiber (4.0)."""
+    """Offset of an execution context's serial number, one per fiber (4.0)."""
     jit_frame_pc: int | None = None
     jit_frame_iseq: int | None = None
     jit_frame_map_size: int | None = None
@@ -314,11 +314,11 @@ class Offsets:
     queue_length: int | None = None
     """Offset of the number of items in a queue (4.1)."""
     queue_waiting: int | None = None
-    """Offset of the number of threads that wait to take from a queue, an int."""
+    """Offset of the number of threads that wait to pop from a queue, an int."""
     queue_pushing: int | None = None
-    """Offset of the number that wait to put into a SizedQueue, an int."""
+    """Offset of the number of threads that wait to push to a SizedQueue, an int."""
     queue_most: int | None = None
-    """Offset of how much a SizedQueue holds at most."""
+    """Offset of a SizedQueue's capacity."""
     data_pointer: int | None = None
     """Offset of the pointer to the C structure of a typed object."""
     file_io: int | None = None
@@ -330,36 +330,35 @@ class Offsets:
     locals_names: int | None = None
     """Offset of the pointer to the IDs of local variables, from the iseq's body."""
     locals_params: int | None = None
-    """Offset of what an iseq's parameters are; its flags come first."""
+    """Offset of the description of an iseq's parameters; its flags come first."""
     locals_block: int | None = None
-    """Offset of which local variable is the block parameter, an int."""
+    """Offset of the index of the block parameter's local variable, an int."""
     locals_count: int | None = None
     """Offset of the number of local variables, an unsigned int."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The layout of a minor version as its file in ``layouts/`` has it."""
+    """The layout of a minor version, from its file in ``layouts/``."""
 
     version: tuple[int, int]
     traits: Traits
     fields: Mapping[str, Field]
-    """By name of ``Offsets``; an absent field is absent."""
+    """By name of ``Offsets``; absent fields are missing."""
     newest: int
-    """The newest patch release that it was verified with."""
+    """The newest patch release that verified it."""
     development: str = ""
-    """The day of the revision of the development branch that verified it; empty if a
-    release did."""
+    """Date of the development revision that verified it; empty if a release did."""
     later: Table | None = None
     """The table of a later revision of that branch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The facts of one Ruby that the walker needs."""
+    """The facts about one Ruby that the walker needs."""
 
     version: str
-    """Version as the target has it: ``3.1.2``."""
+    """Version of the target, such as ``3.1.2``."""
     traits: Traits
     offsets: Offsets
     origins: Mapping[str, Origin] = field(default_factory=dict)

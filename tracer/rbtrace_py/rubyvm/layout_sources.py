@@ -20,22 +20,25 @@ from rbtrace_py.rubyvm.mining import mine
 from rbtrace_py.rubyvm.saved import SavedLayout
 
 _MOST_SECONDS = 10.0
-"""How long layouts are held against memory; a hostile target can make that long."""
+"""Maximum seconds for comparing layouts with memory, which a malicious target can make
+slow."""
 
 
 _NOT_WALKED = frozenset(one.name for one in fields(Offsets) if one.default is None)
-"""Fields without which threads and stacks can be read."""
+"""Fields that are not needed to read threads and stacks."""
 
 
 class LayoutSources:
     """The layout sources of the Ruby ``version`` in the file of ``ruby``.
 
-    table: of its version, or of the nearest one
-    notes: what a user should know, a line each
-    evidence: files that were read, a line each
-    agreed: fields that machine code confirms, once ``resolve`` was called
+    Attributes:
+        table: Table of its version, or of the nearest one.
+        notes: Notes for the user, one per line.
+        evidence: Files that were read, one per line.
+        agreed: Fields that machine code confirms, once ``resolve`` was called.
 
-    Raises UnknownRuby where no table comes near the version.
+    Raises:
+        UnknownRuby: There is no table near the version.
     """
 
     def __init__(self, ruby: Ruby, version: Version) -> None:
@@ -50,7 +53,7 @@ class LayoutSources:
 
     @property
     def is_newer(self) -> bool:
-        """Is it of a minor version newer than those that are known?"""
+        """True if its minor version is newer than all known ones."""
         return self._version.minor > VERSIONS[-1]
 
     def _find_table(self) -> Table:
@@ -67,7 +70,7 @@ class LayoutSources:
         return table
 
     def add_saved(self, saved: SavedLayout) -> None:
-        """Trust a saved layout most; raises UsageError if it is of another version."""
+        """Trust a saved layout most; raises UsageError if it is for another version."""
         if saved.version != self._version.text:
             raise UsageError(
                 f"the saved layout is for Ruby {saved.version}, but"
@@ -81,11 +84,11 @@ class LayoutSources:
         self._offers.append(Offer(Origin.FILE, saved.fields(self.table)))
 
     def add_dwarf(self, path: bytes, roots: Sequence[str]) -> bool:
-        """Ask the file's DWARF, or that of a debug file; return whether there is any.
+        """Add offsets from the DWARF of the file or its debug file, if it exists.
 
         Args:
-            path: of the file, in the target's root
-            roots: where to look for separate debug files
+            path: Path of the file in the target's root.
+            roots: Roots to search for separate debug files.
         """
         elf, fd = self._ruby.elf, self._ruby.file.fd
         where = [os.fsencode(root) for root in roots]
@@ -104,7 +107,7 @@ class LayoutSources:
             table = table.later
 
     def resolve(self, memory: Memory, roots: Roots) -> Verdict:
-        """Hold what the sources say against memory; the table and machine code too.
+        """Choose a layout from the sources, the table, and machine code, by memory.
 
         A development branch has several tables. The first table that memory does not
         contradict is used, or else the table with the most passed checks.
@@ -163,7 +166,7 @@ class LayoutSources:
 
 
 def _without(table: Table, absent: frozenset[str]) -> Table:
-    """Return a table without the members that DWARF does not have.
+    """Return a table without the members that are missing in DWARF.
 
     Members that a walk needs stay: the checks against memory decide on those.
     """
@@ -173,12 +176,12 @@ def _without(table: Table, absent: frozenset[str]) -> Table:
 
 
 def _nothing(_: Layout) -> Contradiction | None:
-    """A judge that contradicts nothing."""
+    """A judge that never contradicts."""
     return None
 
 
 def _judge(memory: Memory, roots: Roots) -> Judge:
-    """A judge by memory, whose first word is its last once it has taken too long."""
+    """Return a judge by memory; after a time limit it repeats its last verdict."""
     until = monotonic() + _MOST_SECONDS
     last: Contradiction | None = None
     is_new = True

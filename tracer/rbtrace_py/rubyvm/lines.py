@@ -1,8 +1,8 @@
 """The line of an instruction.
 
-An iseq has a table of (line, …) entries, each good from an instruction's position on.
-Where the positions are differs: in the entries (up to 2.4), in an array beside them
-(2.5), or in a succinct bit vector (2.6 and later, ``succ_index_table`` of iseq.c).
+An iseq has a table of entries with a line, each valid from a position of an
+instruction. The positions are in the entries (up to 2.4), in a separate array (2.5), or
+in a succinct bit vector (2.6 and later, ``succ_index_table`` of iseq.c).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MOST_ENTRIES = 1 << 18
 _LAST_LINE = 1 << 30
 
 _SLACK = 4
-"""Lines of an iseq before its first or after its last one, at most."""
+"""Maximum distance of a line before the first or after the last line of its iseq."""
 
 _IMMEDIATE_WORDS = 6
 _IMMEDIATE_ENTRIES = 9
 _IMMEDIATE_POSITIONS = _IMMEDIATE_WORDS * _IMMEDIATE_ENTRIES
-"""IMMEDIATE_TABLE_SIZE: positions whose rank stands in 7 bits of a word."""
+"""IMMEDIATE_TABLE_SIZE: positions whose rank is in 7 bits of a word."""
 
 _BLOCK = struct.Struct("=IxxxxQ8Q")
 """``succ_dict_block``: rank, nine-bit ranks of its words, 512 bits."""
@@ -33,13 +33,13 @@ _BLOCK_POSITIONS = 512
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of an iseq, and the positions from which each is good, ascending."""
+    """Lines of an iseq, and the positions from which they are valid, ascending."""
 
     positions: tuple[int, ...]
     lines: tuple[int, ...]
 
     def at(self, position: int) -> int | None:
-        """Return the line of the instruction at ``position``, None if not known."""
+        """Return the line of the instruction at ``position``, or None if unknown."""
         index = bisect_right(self.positions, position) - 1
         if index < 0:
             return None
@@ -50,15 +50,16 @@ class Lines:
 EMPTY = Lines((), ())
 """Lines of an iseq without a table."""
 WRONG = Lines((), ())
-"""A table that cannot be."""
+"""An invalid table."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineFields:
     """The fields of an iseq's body that describe its lines.
 
-    size: of the iseq, in words
-    source: its first line and its last one, None where not known
+    Attributes:
+        size: Size of the iseq in words.
+        source: First and last line of its source; the last may be None (unknown).
     """
 
     entries: int
@@ -70,7 +71,7 @@ class LineFields:
 
 
 def read_lines(memory: Memory, layout: Layout, fields: LineFields) -> Lines:
-    """Read a whole table. Raises UnreadableMemory; a table that lies is WRONG."""
+    """Read a whole table; return WRONG if it is invalid. Raises UnreadableMemory."""
     offsets = layout.offsets
     if not fields.count:
         return EMPTY
@@ -88,12 +89,12 @@ def read_lines(memory: Memory, layout: Layout, fields: LineFields) -> Lines:
 
 
 def _are_lines(lines: tuple[int, ...], first: int, last: int | None) -> bool:
-    """Can these be lines of an iseq with a source from ``first`` to ``last``?
+    """Return whether the lines fit an iseq whose source is from ``first`` to ``last``.
 
-    A column with something else has many a nought, or numbers beyond. Of 100,000
-    iseqs of the standard library a dozen had lines beyond, by 4 at most; 2.7 has up to
-    a third of noughts. An ``eval`` may begin on line 0 or before: nothing is said of
-    such.
+    A column with other data has many zeros, or numbers out of range. Of 100,000 iseqs
+    of the standard library, about twelve had lines out of range, by at most 4. In 2.7
+    up to a third of the lines are 0. An ``eval`` may begin at line 0 or before; its
+    lines are not checked.
     """
     known = [line for line in lines if line]
     if first <= 0:
@@ -130,10 +131,10 @@ def _positions(
 def _succinct(
     memory: Memory, address: int, count: int, size: int
 ) -> tuple[int, ...] | None:
-    """Return the positions that a ``succ_index_table`` holds.
+    """Return the positions in a ``succ_index_table``.
 
-    A position below 54 is where the rank in the immediate part grows; above, each
-    set bit of a block is one. Ranks of blocks are not needed to read all of it.
+    Positions below 54 are those where the rank in the immediate part increases. Above,
+    each set bit of a block is a position. The ranks of blocks are not needed.
     """
     positions = min(size, _IMMEDIATE_POSITIONS)
     words = -(-positions // _IMMEDIATE_ENTRIES)
@@ -152,7 +153,7 @@ def _succinct(
 
 
 def _immediate(words: tuple[int, ...], most: int) -> list[int]:
-    """Return the positions in the immediate part, as long as the iseq needs it."""
+    """Return the positions in the immediate part, as far as the iseq needs it."""
     found: list[int] = []
     for place, word in enumerate(words):
         for entry in range(_IMMEDIATE_ENTRIES):
@@ -162,7 +163,7 @@ def _immediate(words: tuple[int, ...], most: int) -> list[int]:
 
 
 def _bits(data: bytes, base: int, most: int) -> list[int]:
-    """Return the positions of a block's bits, of which ``base`` is the first."""
+    """Return the positions of a block's bits; ``base`` is the first position."""
     found: list[int] = []
     for place, word in enumerate(_BLOCK.unpack(data)[2:]):
         bits = word

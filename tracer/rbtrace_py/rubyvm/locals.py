@@ -1,6 +1,6 @@
 """Arguments and local variables of Ruby frames, from their environments.
 
-Those of a block that belong to the method around it stand at that method's frame.
+Variables that a block shares with its method are shown at the method's frame.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.vm import ControlFrame
 
 MOST_LOCALS = 64
-"""Of one frame."""
+"""Maximum number of variables per frame."""
 MOST_FRAMES = 256
-"""Frames with variables of one stack: the innermost ones."""
+"""Maximum frames with variables per stack, from the innermost."""
 _ENVIRONMENT = 2
-"""Words of an environment below its ``ep``, behind the variables: the block or the
-outer frame, and the method (VM_ENV_DATA_SIZE of vm_core.h is one more)."""
+"""Words of an environment below its ``ep``, after the variables: the block or the outer
+frame, and the method (VM_ENV_DATA_SIZE of vm_core.h is one more)."""
 _HAS_BLOCK = 6
-"""Bit of ``has_block`` among an iseq's parameters' flags (vm_core.h, 2.4 and later)."""
+"""Bit of ``has_block`` in the flags of an iseq's parameters (vm_core.h, since 2.4)."""
 _BLOCK_WAS_READ = 0x200
 """VM_FRAME_FLAG_MODIFIED_BLOCK_PARAM."""
 _BLOCK = "(the block, if any)"
@@ -33,7 +33,7 @@ _UNAVAILABLE = "(unavailable: the JIT keeps it)"
 
 
 class LocalsReader:
-    """Reads them. Raises NoSuchTarget once the process is gone."""
+    """Reads local variables. Raises NoSuchTarget once the process is gone."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -42,7 +42,7 @@ class LocalsReader:
 
     @property
     def can_read(self) -> bool:
-        """Does the layout say where they are?"""
+        """True if the layout contains the offsets of local variables."""
         offsets = self._values.offsets
         return None not in (
             offsets.locals_names,
@@ -51,9 +51,10 @@ class LocalsReader:
         )
 
     def of_stack(self, frames: Sequence[ControlFrame]) -> tuple[tuple[Local, ...], ...]:
-        """Return those of each frame that is shown, the oldest first.
+        """Return the variables of each visible frame, oldest first.
 
-        frames: all control frames of a stack, the newest first
+        Args:
+            frames: All control frames of a stack, newest first.
         """
         if not frames or not self.can_read:
             return ()
@@ -93,9 +94,9 @@ class LocalsReader:
     def _elsewhere(self, frame: ControlFrame) -> range | set[int]:
         """Return which variables a JIT may keep in registers or in its native stack.
 
-        A JIT writes variables to the VM stack before it calls something, so all of the
-        newest frame, whose pc is unknown for the same reason. A stack map of ZJIT tells
-        which ones it does not write.
+        A JIT writes variables to the VM stack before calls. All variables of the newest
+        frame may therefore be missing; its pc is unknown for the same reason. A stack
+        map of ZJIT tells which variables it does not write.
         """
         first, count = self._place(frame)
         if frame.node.pc == UNKNOWN_PC:
@@ -106,18 +107,18 @@ class LocalsReader:
         return {(word - first) // 8 for word in words if word < frame.ep}
 
     def value(self, frame: ControlFrame, name: str) -> int | None:
-        """Return the value of one variable, also in a method of Ruby itself.
+        """Return the value of a variable, also in a method of Ruby itself.
 
-        None: the frame has none of that name. Raises UnreadableMemory.
+        None if the frame has no such variable. Raises UnreadableMemory.
         """
         if frame.node.iseq is None or not self.can_read:
             return None
         return dict(self._pairs(frame)).get(name)
 
     def _untouched_block(self, body: int, ep: int) -> int | None:
-        """Return which variable is a block parameter that has not become a Proc yet.
+        """Return the index of a block parameter that is not a Proc yet, or None.
 
-        There is nil in it until the program reads it, whether a block was given or not.
+        It contains nil until the program reads it, with or without a block.
         """
         offsets, values = self._values.offsets, self._values
         if offsets.locals_params is None or offsets.locals_block is None:
@@ -129,7 +130,7 @@ class LocalsReader:
         return values.u32(body + offsets.locals_block)
 
     def _pairs(self, frame: ControlFrame) -> list[tuple[str, int]]:
-        """Names and values; what has no name is Ruby's own."""
+        """Return names and values; Ruby's own variables have an empty name."""
         offsets, values = self._values.offsets, self._values
         assert frame.node.iseq is not None
         body = _body(frame.node.iseq)
@@ -145,7 +146,7 @@ class LocalsReader:
         return list(zip(map(self._name, ids), found, strict=True))
 
     def _place(self, frame: ControlFrame) -> tuple[int, int]:
-        """Return where a frame's variables begin, and how many there are."""
+        """Return the address of a frame's first variable, and their number."""
         assert frame.node.iseq is not None
         assert self._values.offsets.locals_count is not None
         place = _body(frame.node.iseq) + self._values.offsets.locals_count
@@ -161,5 +162,5 @@ class LocalsReader:
 
 
 def _body(iseq: Iseq) -> int:
-    """Return the address of its body."""
+    """Return the address of the iseq's body."""
     return int.from_bytes(iseq.fingerprint[:8], "little")

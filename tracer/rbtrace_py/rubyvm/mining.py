@@ -1,8 +1,8 @@
-"""Facts from a Ruby's machine code: the VM's address, offsets that a build may move.
+"""Facts from a Ruby's machine code: the VM's address, and offsets that builds may move.
 
-Three short exported functions load the members that matter. Nothing is decoded: the
-bytes of the loads are looked for. So it is the least trusted source: an offset from
-here counts only where the process's memory contradicts the others.
+Three short exported functions load the relevant members. Nothing is disassembled: the
+bytes of the load instructions are searched. This is therefore the least trusted source:
+its offsets count only if the process's memory contradicts the others.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rbtrace_py.rubyvm.layout import Offsets
 
 _MOST_CODE = 512
 _VARIABLE = rb"([\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(....)"
-"""Operands ``variable(%rip), %rax``, of any register."""
+"""Operands ``variable(%rip), %rax``, with any register."""
 _POINTER = re.compile(rb"[\x48\x4c]\x8b" + _VARIABLE, re.S)
 """``mov pointer(%rip), %rax``"""
 _ADDRESS = re.compile(rb"[\x48\x4c]\x8d" + _VARIABLE, re.S)
 """``lea variable(%rip), %rax``"""
 _LOAD = rb"(?:\x0f\xb6|\x8a|\x8b)"
-"""Load of an int or a byte; what follows says from where."""
+"""Load of an int or a byte, without the source operand."""
 _STATUS = re.compile(_LOAD + rb"[\x80-\x87](....)", re.S)
 """``movzbl status(%fiber), %eax``"""
 _DURING_GC = re.compile(
@@ -40,8 +40,9 @@ _DURING_GC = re.compile(
 class Mined:
     """The offsets found in machine code.
 
-    agreed: fields that it loads where the layout has them
-    offered: other offsets, by the names of their fields
+    Attributes:
+        agreed: Fields whose offset equals that of the layout.
+        offered: Other offsets, by field name.
     """
 
     agreed: frozenset[str]
@@ -49,7 +50,7 @@ class Mined:
 
 
 def mine(ruby: Ruby, offsets: Offsets) -> Mined:
-    """Compare ``offsets`` with what the code of the binary loads."""
+    """Compare ``offsets`` with the loads in the binary's code."""
     found = {**_collector(ruby), **_fiber(ruby, offsets)}
     known = {name: getattr(offsets, name) for name in found}
     agreed = frozenset(name for name in found if found[name] == known[name])
@@ -62,10 +63,10 @@ def mine(ruby: Ruby, offsets: Offsets) -> Mined:
 
 
 def _fiber(ruby: Ruby, offsets: Offsets) -> dict[str, int]:
-    """Find the fields before a fiber's status, which ``rb_fiber_alive_p`` reads.
+    """Find the fields near a fiber's status, which ``rb_fiber_alive_p`` reads.
 
-    ``rb_fiber_t`` has a jmp_buf within, of 40 or of 200 bytes as Ruby was configured:
-    it moves all that follows by the same number.
+    ``rb_fiber_t`` contains a jmp_buf of 40 or 200 bytes, depending on Ruby's
+    configuration. It moves all members after it by the same distance.
     """
     known, before = offsets.fiber_status, offsets.fiber_prev
     code = _code(ruby, "rb_fiber_alive_p")[1]
@@ -81,7 +82,7 @@ def _fiber(ruby: Ruby, offsets: Offsets) -> dict[str, int]:
 def _collector(ruby: Ruby) -> dict[str, int]:
     """Find the collector and its flag, which ``rb_during_gc`` reads.
 
-    Patch releases have moved it in the VM more often than anything else.
+    Patch releases have moved the collector in the VM more often than other members.
     """
     match = _DURING_GC.search(_code(ruby, "rb_during_gc")[1])
     if match is None:
@@ -97,8 +98,8 @@ def _collector(ruby: Ruby) -> dict[str, int]:
 def pointer_in(ruby: Ruby, function: str) -> tuple[int, bool] | None:
     """Return the address of the pointer that a function loads first, in the process.
 
-    True with it: that is a slot of the GOT, in which the pointer's address is, since
-    what was loaded from there is loaded from again, with no offset.
+    The second value is True if the address is a slot of the GOT, which contains the
+    pointer's address. Then the code loads from the loaded address again, at offset 0.
     """
     address, code = _code(ruby, function)
     match = _POINTER.search(code)
@@ -120,7 +121,7 @@ def addresses_in(ruby: Ruby, function: str) -> tuple[int, ...]:
 
 
 def _code(ruby: Ruby, function: str) -> tuple[int, bytes]:
-    """Return an exported function's address and code; b"" where it is not there."""
+    """Return an exported function's address and code, or b"" if it does not exist."""
     with suppress(BadElf):
         symbol = ruby.symbols.find(function)
         if symbol is not None:

@@ -1,8 +1,8 @@
-"""Qualified names: of classes, of method entries, of frames.
+"""Qualified names of classes, method entries, and frames.
 
-As Ruby 3.4 writes them (gen_method_name of vm_backtrace.c): ``Class#method`` and
-``Class.method``. Where it leaves the class out because it has no name of its own, ours
-says what it is: ``#<Class:0x…>#method``.
+They follow Ruby 3.4 (gen_method_name of vm_backtrace.c): ``Class#method`` and
+``Class.method``. Ruby omits a class without a permanent name; we show
+``#<Class:0x…>#method``.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from rbtrace_py.rubyvm.values import LONGEST_NAME, T_CLASS, T_MODULE, Values
 _CACHED = 1 << 15
 _CLASS_PATHS = ("__classpath__", "__tmp_classpath__")
 _CLASS_ID = "__classid__"
-"""Up to 2.6: of a class whose path nobody has asked for, the constant's name as a
-Symbol (``rb_name_class`` of variable.c)."""
+"""Up to 2.6: the constant's name as a Symbol, of a class whose path was never requested
+(``rb_name_class`` of variable.c)."""
 _STATIC_SYMBOL = 0x0C
 """RUBY_SYMBOL_FLAG; the ID is above the lowest 8 bits."""
 _ATTACHED = "__attached__"
 _REFINED, _DEFINED_AT = "__refined_class__", "__defined_at__"
 _MOST_NESTED = 8
 _MOST_REFINED = 2
-"""Refinements in a name, at most: each has two names in it."""
+"""Maximum nesting of refinements in a name; each contains two names."""
 _MOST_IVARS = 1 << 12
-"""Instance variables of a class, up to 3.1; no class has so many."""
+"""Maximum instance variables of a class, up to 3.1; real classes have fewer."""
 _TEXT_CACHED = 1 << 24
-"""Characters of the names of all methods together."""
+"""Maximum characters of the names of all methods."""
 
 _FLAGS = 8
-"""Bytes of an object's flags, which are its first ones."""
+"""Bytes of an object's flags, which come first."""
 
 _BY_ISEQ, _BY_C, _NOT_IMPLEMENTED = 0, 1, 8
-"""VM_METHOD_TYPE_ISEQ, CFUNC and NOTIMPLEMENTED, of the four bits of ``def.type``
+"""VM_METHOD_TYPE_ISEQ, CFUNC, and NOTIMPLEMENTED, of the four bits of ``def.type``
 (method.h)."""
 
 _BLOCKS = {0: "", 1: "block in "}
@@ -47,12 +47,15 @@ _BLOCKS = {0: "", 1: "block in "}
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method entry: whose it is, and what it is called.
+    """A method entry: its owner and its name.
 
-    ``prefix`` is ``Class#`` or ``Class.``, ``is_named`` whether that class has a name
-    of its own, ``raw`` the entry's bytes, which tell if it is still the same,
-    ``called`` the ID it is called by (an alias's), ``iseq`` the address of its code,
-    0 where that is no iseq, ``kind`` its definition's type, None where not known.
+    Attributes:
+        iseq: Address of its code; 0 if this is not an iseq.
+        kind: Type of its definition, or None if unknown.
+        called: ID by which it is called (an alias's).
+        prefix: ``Class#`` or ``Class.``.
+        is_named: True if the class has a permanent name.
+        raw: Bytes of the entry, which show whether it was replaced.
     """
 
     iseq: int
@@ -65,16 +68,17 @@ class Method:
 
     @property
     def is_c(self) -> bool:
-        """Is it known to be a C function?"""
+        """True if it is known to be a C function."""
         return self.kind in (_BY_C, _NOT_IMPLEMENTED)
 
 
 class Names:
-    """Names of method entries and frames; what was read is kept, bounded.
+    """Names of method entries and frames, with a bounded cache.
 
-    fresh: addresses of those of C functions that were read, where somebody wants
-        to know
-    replaced: how many were forgotten, as others were found at their addresses
+    Attributes:
+        fresh: Addresses of newly read entries of C functions, if requested.
+        replaced: Number of cached entries that were dropped because others were found
+            at their addresses.
     """
 
     def __init__(self, values: Values, iseqs: Iseqs) -> None:
@@ -84,14 +88,14 @@ class Names:
         self.fresh: set[int] | None = None
         offsets = values.offsets
         ends = (offsets.me_def, offsets.me_called_id, offsets.me_owner)
-        # Up to 2.2 a method entry is no object, and has no flags that say what it is.
+        # Up to 2.2 a method entry is not an object, and has no flags to identify it.
         self._start = _FLAGS if values.traits.ment_imemo is None else 0
         self._size = max(end or 0 for end in ends) + 8 - self._start
         self._text = self.replaced = 0
         self._shows_owner = values.traits.qualified_labels
 
     def method(self, address: int) -> Method | None:
-        """Return what the method entry at ``address`` is, None if it is none."""
+        """Return the method entry at ``address``, or None."""
         known = self._methods.get(address)
         if known is not None:
             return known
@@ -114,11 +118,13 @@ class Names:
         return bool(gone)
 
     def are_unchanged(self, functions: Iterable[int], methods: Iterable[int]) -> bool:
-        """Are those of these method entries that are known the same still?
+        """Return whether the known ones of these method entries are unchanged.
 
-        functions: of C functions
-        methods: of Ruby code that is the same still: its entry can only be that of
-            another owner, which is looked at where the name says which object's it is
+        Args:
+            functions: Entries of C functions.
+            methods: Entries of unchanged Ruby code. Such an entry can only belong to
+                another owner, which is checked if the name contains an object's
+                address.
         """
         known = self._methods
         some = [address for address in functions if address in known]
@@ -126,9 +132,10 @@ class Names:
         return not self._replaced(some)
 
     def _replaced(self, addresses: Sequence[int]) -> list[int]:
-        """Return those known ones at which is something else now.
+        """Return the known addresses at which something else is now.
 
-        Their flags are not looked at: what is free has its list's next one behind them.
+        Flags are not compared: a free entry has the pointer of the free list after
+        them.
         """
         known, size = self._methods, self._start + self._size - _FLAGS
         places = [(address + _FLAGS, size) for address in addresses]
@@ -141,10 +148,10 @@ class Names:
         ]
 
     def renew(self, address: int) -> bool:
-        """Forget the method entry if something else is at its address now.
+        """Drop the cached method entry if something else is at its address now.
 
         Returns:
-            Whether it was forgotten.
+            True if the cached entry was dropped.
         """
         method = self._methods.get(address)
         if method is None or self._is_still(address, method):
@@ -154,11 +161,11 @@ class Names:
         return True
 
     def _is_still(self, address: int, method: Method) -> bool:
-        """Is it the same method?
+        """Return whether the entry is still the same method.
 
-        All that a method entry points to may have been freed with it, and made again in
-        the same places for the next object's method: so its owner's name is read anew
-        where that is not a constant's.
+        All objects that a method entry refers to may have been freed with it, and
+        created again at the same addresses for the next object's method. The owner's
+        name is therefore read again if it is not a constant's name.
         """
         raw = self._read(address)
         if raw != method.raw or not method.prefix.startswith("#<"):
@@ -193,7 +200,7 @@ class Names:
         return name, name if is_shown else method.name
 
     def _read(self, address: int) -> bytes:
-        """The entry's fields that are used, b"" if there is no method entry."""
+        """Return the used fields of the entry; b"" if it is not a method entry."""
         if not self._values.is_object(address):
             return b""
         try:
@@ -228,7 +235,7 @@ class Names:
         return Method(iseq, kind, called, prefix, name or "?", is_named, raw)
 
     def _is_its_name(self, address: int, name: str) -> bool:
-        """Has the method's code the name that it was defined by?"""
+        """Return whether the method's code has the name of its definition."""
         self._iseqs.renew(address)  # it lives as long as the method
         iseq = self._iseqs.get(address)
         is_it = iseq is None or iseq.base_label == name
@@ -242,7 +249,7 @@ class Names:
         return self._values.u64(definition + offset)
 
     def _kind(self, definition: int) -> int | None:
-        """``def.type``, None where the layout does not say."""
+        """Return ``def.type``, or None if the layout lacks it."""
         offset = self._values.offsets.def_type
         if offset is None or definition < 4096:
             return None
@@ -261,7 +268,7 @@ class Names:
         return "", False
 
     def class_prefix(self, klass: int) -> tuple[str, bool]:
-        """Return what stands before a method's name, and whether Ruby shows it."""
+        """Return the prefix of a method's name, and whether Ruby shows it."""
         values = self._values
         flags = values.u64(klass) if values.is_object(klass) else 0
         kind = flags & 0x1F
@@ -282,13 +289,13 @@ class Names:
         return f"{self._object_name(attached, 0)}.", False
 
     def _object_name(self, value: int, depth: int) -> str:
-        """``#<Order:0x…>``, as Object#to_s writes it."""
+        """Format ``#<Order:0x…>``, like Object#to_s."""
         return f"#<{self.class_of(value, depth + 1)}:0x{value:016x}>"
 
     def class_of(self, value: int, depth: int = 0) -> str:
-        """Return the name of an object's class, past singleton classes.
+        """Return the name of an object's class, skipping singleton classes.
 
-        "?" for an object that Ruby has hidden, which has none.
+        "?" for an object that Ruby has hidden, which has no class.
         """
         klass = self._values.u64(value + 8)
         if not klass:
@@ -301,7 +308,7 @@ class Names:
         return self.class_name(klass, depth)[0]
 
     def class_name(self, klass: int, depth: int = 0) -> tuple[str, bool]:
-        """Return a class's or module's name, and whether it is its own."""
+        """Return a class's or module's name, and whether the name is permanent."""
         values = self._values
         kind = values.type_of(klass)
         if kind not in (T_CLASS, T_MODULE):
@@ -329,7 +336,7 @@ class Names:
         return f"#<Class:{self._object_name(attached, depth)}>"
 
     def _refinement(self, module: int, depth: int) -> str | None:
-        """``#<refinement:String@Shouting>``, where its two variables are found."""
+        """Format ``#<refinement:String@Shouting>``, if its two variables are found."""
         if depth > _MOST_REFINED:
             return None
         found = self._ivars(module, (_REFINED, _DEFINED_AT))
@@ -372,8 +379,8 @@ class Names:
     def _ivars_place(self, klass: int) -> int:
         """Return the address of a class's instance variables (3.2 and later), or 0.
 
-        Up to 3.4 the class has a pointer to them. Ruby 4.0 has them inside of an object
-        of their own, as long as they fit there: some 70 do.
+        Up to 3.4 the class has a pointer to them. In Ruby 4.0 they are in a separate
+        object while they fit into it, about 70 of them.
         """
         values, offsets = self._values, self._values.offsets
         if offsets.class_first_ivar is not None:
@@ -384,10 +391,10 @@ class Names:
         return fields + offsets.fields_first if fields else 0
 
     def _ivars(self, klass: int, names: tuple[str, ...]) -> dict[str, int]:
-        """Return those of a class's instance variables that are called so.
+        """Return a class's instance variables with these names.
 
-        From its iv_tbl (up to 3.1); later ones stand in an array whose shape says
-        what is where, of which only a refinement's first two are known.
+        They are in its iv_tbl up to 3.1. Later versions use an array whose order the
+        shape defines. Only a refinement's first two are known then.
         """
         values, offsets = self._values, self._values.offsets
         if values.traits.class_path is not ClassPath.IVAR_TABLE:
@@ -407,9 +414,9 @@ class Names:
         return {name: value for name, value in rows if name in names}
 
     def _refinement_ivars(self, module: int) -> dict[str, int]:
-        """Return the variables of a refinement; nothing if they cannot be read.
+        """Return the variables of a refinement; {} if they cannot be read.
 
-        Without them, its name has an address. The frame is valid all the same.
+        Without them, its name contains an address, and the frame is still valid.
         rb_refinement_new sets them in this order (eval.c, 3.2 and later).
         """
         try:
@@ -435,7 +442,7 @@ def _field(data: bytes, offset: int | None) -> int:
 
 
 def _with_prefix(iseq: Iseq, prefix: str) -> str:
-    """``block in total`` with ``Order#`` before the method's own name."""
+    """Insert the prefix before the method's own name: ``block in Order#total``."""
     base = iseq.base_label
     if base and iseq.label.endswith(base):
         return iseq.label[: len(iseq.label) - len(base)] + prefix + base

@@ -1,4 +1,4 @@
-"""The kernel's thread of each Ruby thread."""
+"""The kernel thread of each Ruby thread."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.rubyvm.values import Values
 
 _PTHREAD_TIDS = (0x2D0, 0x30)
-"""Offsets of the kernel's id in ``struct pthread``: glibc's, musl's (x86-64)."""
+"""Offsets of the kernel's tid in ``struct pthread``: glibc's, musl's (x86-64)."""
 _LARGEST_TID = 1 << 22
 """PID_MAX_LIMIT of Linux (include/linux/threads.h)."""
 
 
 class NativeIds:
-    """Reads the kernel's ids of Ruby threads, which are named by their addresses.
+    """Reads the kernel thread IDs of Ruby threads, given by their addresses.
 
-    is_tid: whether the kernel has a thread of that id in the target, to tell a
-    ``pthread_t`` that was understood from one that was not; None: not known
+    Args:
+        values: Reader of the VM's memory.
+        is_tid: Returns whether the target has a kernel thread with this ID. This
+            verifies that a ``pthread_t`` was decoded correctly. None: unknown.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class NativeIds:
         return self._tid_of_pthread(values.u64(place))
 
     def tids(self, addresses: Sequence[int]) -> list[int | None]:
-        """Return the tids of threads whose native threads have ids, in two reads."""
+        """Return the tids of threads whose native threads have tids, with two reads."""
         at, tid = self._offsets.th_native_thread, self._offsets.nt_tid
         assert at is not None
         assert tid is not None
@@ -62,7 +64,7 @@ class NativeIds:
     def base(self, address: int) -> int:
         """Return the ``pthread_t`` of the Ruby thread at ``address``; 0 if unknown.
 
-        It comes before the kernel's id (rb_thread_t 3.1, rb_native_thread later).
+        It precedes the kernel's tid (rb_thread_t in 3.1, rb_native_thread later).
         Raises UnreadableMemory.
         """
         offsets, values = self._offsets, self._values
@@ -83,7 +85,7 @@ class NativeIds:
         return self._plausible(self._values.u32(place)) if place else None
 
     def _tid_place(self, pthread: int) -> int | None:
-        """Find the place in ``struct pthread`` of an id that the kernel knows."""
+        """Return the address of a tid known to the kernel in ``struct pthread``."""
         for offset in _PTHREAD_TIDS if pthread > 4096 else ():
             try:
                 if self._plausible(self._values.u32(pthread + offset)) is not None:
@@ -98,7 +100,7 @@ class NativeIds:
         return tid if self._is_tid is None or self._is_tid(tid) else None
 
     def places(self, address: int) -> Iterator[tuple[int, int]]:
-        """Return the places that say which native thread a thread has."""
+        """Yield the memory that determines a thread's native thread."""
         offsets, values = self._offsets, self._values
         if offsets.th_native_thread is not None and offsets.nt_tid is not None:
             yield address + offsets.th_native_thread, 8

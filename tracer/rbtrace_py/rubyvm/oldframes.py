@@ -1,8 +1,8 @@
-"""Stacks of Rubies up to 2.3, whose control frames have their type themselves.
+"""Stacks of Rubies up to 2.3, whose control frames contain their type.
 
-Up to 2.2 they have their method entry too (2.3: ``ep[-1]``), but for blocks, whose
-method is that of the frame their environment belongs to. ``ep[0]`` is, by its second
-bit, the block that was given, or the environment around.
+Up to 2.2 they also contain their method entry (2.3: ``ep[-1]``). The method of a block
+is that of the frame to which its environment belongs. ``ep[0]`` is the given block or
+the outer environment, depending on its second bit.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class OldUnwinder(Unwinder):
     def __init__(self, memory: Memory, layout: Layout, tree: FrameTree) -> None:
         super().__init__(memory, layout, tree)
         magics = layout.traits.frame_magics
-        # The oldest frame of a thread is none of the program's; up to 2.2 it is of
-        # type TOP, as the file of a `require` is.
+        # The oldest frame of a thread does not belong to the program; up to 2.2 it is
+        # of type TOP, like the file of a `require`.
         self._hidden = magics["DUMMY"] if "DUMMY" in magics else magics["IFUNC"]
         self._method_back = 8
 
@@ -67,7 +67,7 @@ class OldUnwinder(Unwinder):
         return False
 
     def _methods_by_ep(self, snapshot: Snapshot, words: int) -> dict[int, int]:
-        """Method entries of the frames that have one; {} from 2.3 on."""
+        """Return the method entries in frames, by ep; {} since 2.3."""
         if self._method_at is None:
             return {}
         frames = memoryview(snapshot.frames).cast("Q")
@@ -78,7 +78,7 @@ class OldUnwinder(Unwinder):
     def _method(
         self, track: Track, snapshot: Snapshot, methods: dict[int, int], ep: int
     ) -> int:
-        """The method entry of a frame, or of the one that it is a block of."""
+        """Return the method entry of a frame, or of the frame whose block it is."""
         for _ in range(_MOST_BLOCKS):
             if ep in methods:
                 return methods[ep]

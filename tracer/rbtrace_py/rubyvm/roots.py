@@ -1,7 +1,7 @@
-"""The two addresses that everything in a VM is reached from.
+"""The two addresses from which all structures of a VM are reached.
 
-The VM's structure, by its pointer's symbol or through the code of an exported
-function; and the table of symbols (method names), by its symbol or by its shape.
+They are the VM's structure, by its pointer's symbol or through the code of an exported
+function; and the symbol table (method names), by its symbol or by its shape.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SYMBOL_TABLES = ("ruby_global_symbols", "global_symbols")
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """An address in the process, and how it was found, for people to read."""
+    """An address in the process, and a description of how it was found."""
 
     address: int
     origin: str
 
 
 def is_pointer(value: int) -> bool:
-    """May it be the address of a structure in user space?"""
+    """Return whether a value may be the address of a structure in user space."""
     return _LOWEST <= value < _HIGHEST and value % 8 == 0
 
 
@@ -47,8 +47,10 @@ def read_word(memory: Memory, address: int) -> int:
 def find_vm(memory: Memory, ruby: Ruby) -> Root:
     """Return the address of the process's ``rb_vm_t``.
 
-    Raises VmNotStarted if the pointer to it is still null, UnknownRuby if the
-    pointer cannot be found or is none, UnreadableMemory.
+    Raises:
+        VmNotStarted: The pointer to it is still null.
+        UnknownRuby: The pointer was not found or is invalid.
+        UnreadableMemory: Memory cannot be read.
     """
     pointer = find_vm_pointer(memory, ruby)
     address = read_word(memory, pointer.address)
@@ -65,7 +67,7 @@ def find_vm(memory: Memory, ruby: Ruby) -> Root:
 
 
 def find_vm_pointer(memory: Memory, ruby: Ruby) -> Root:
-    """Return where the pointer to the VM is kept; raises UnknownRuby."""
+    """Return the address of the pointer to the VM; raises UnknownRuby."""
     for name in VM_POINTERS:
         address = ruby.address(name)
         if address is not None:
@@ -82,8 +84,8 @@ def find_vm_pointer(memory: Memory, ruby: Ruby) -> Root:
 def _pointer_in_code(memory: Memory, ruby: Ruby) -> int | None:
     """``ruby_vm_at_exit`` (vm.c) begins with ``rb_vm_t *vm = GET_VM()``.
 
-    It loads that pointer itself (3.3 and later, where it is hidden), or its address
-    from a slot of the GOT.
+    It loads the pointer itself (3.3 and later, where it is hidden), or its address from
+    a slot of the GOT.
     """
     found = pointer_in(ruby, "ruby_vm_at_exit")
     if found is None:
@@ -93,7 +95,7 @@ def _pointer_in_code(memory: Memory, ruby: Ruby) -> int | None:
 
 
 def find_object_class(memory: Memory, ruby: Ruby) -> int | None:
-    """Return the address of the class ``Object``, None where it is not known."""
+    """Return the address of the class ``Object``, or None if unknown."""
     address = ruby.address("rb_cObject")
     try:
         value = 0 if address is None else read_word(memory, address)
@@ -103,7 +105,7 @@ def find_object_class(memory: Memory, ruby: Ruby) -> int | None:
 
 
 def find_symbols(memory: Memory, ruby: Ruby) -> Root | None:
-    """Return the address of the table of symbols, or None where it is not found."""
+    """Return the address of the symbol table, or None if not found."""
     for name in SYMBOL_TABLES:
         address = ruby.address(name)
         if address is not None:
@@ -112,7 +114,7 @@ def find_symbols(memory: Memory, ruby: Ruby) -> Root | None:
 
 
 def symbols_by_shape(memory: Memory, regions: Sequence[tuple[int, int]]) -> Root | None:
-    """Look for the table of symbols in (address, size) of .data and .bss."""
+    """Search the symbol table in .data and .bss, given as (address, size)."""
     for address in _candidates(memory, regions):
         if _resolves(memory, address):
             return Root(address, "its shape in .bss")
@@ -122,9 +124,9 @@ def symbols_by_shape(memory: Memory, regions: Sequence[tuple[int, int]]) -> Root
 def old_symbols_by_shape(
     memory: Memory, regions: Sequence[tuple[int, int]]
 ) -> Root | None:
-    """The same of 2.1 (parse.c): {last_id, sym_id, id_str}, two st_tables.
+    """Search 2.1's symbol table: {last_id, sym_id, id_str}, two st_tables (parse.c).
 
-    Both have an entry for each symbol, so that their sizes are equal.
+    Both have one entry per symbol, so their sizes are equal.
     """
     for address in _candidates(memory, regions):
         try:
@@ -138,16 +140,16 @@ def old_symbols_by_shape(
 
 
 def _table_size(memory: Memory, table: int) -> int:
-    """``st_table.num_entries``, a field of 63 bits (st.h of 2.1); 0 if it is none."""
+    """Return ``st_table.num_entries``, a 63-bit field (st.h of 2.1); 0 if invalid."""
     bins, packed = struct.unpack("<QQ", memory.read(table + 8, 16))
     entries = int(packed) >> 1
     return entries if 0 < bins < 1 << 28 and entries < 1 << 28 else 0
 
 
 def find_zjit(ruby: Ruby) -> Root | None:
-    """Return where the entry of ZJIT's code is kept, 0 while it is off (4.0).
+    """Return the address of the entry point of ZJIT's code, 0 while ZJIT is off (4.0).
 
-    None of a Ruby without ZJIT.
+    None for a Ruby without ZJIT.
     """
     address = ruby.address("rb_zjit_entry")
     return None if address is None else Root(address, "rb_zjit_entry")
@@ -156,16 +158,16 @@ def find_zjit(ruby: Ruby) -> Root | None:
 def may_hide_zjit(ruby: Ruby) -> bool:
     """Return whether ZJIT may be on although ``find_zjit`` finds nothing.
 
-    YJIT and ZJIT are exported alike, so a Ruby with YJIT's functions alone has no ZJIT.
+    YJIT and ZJIT are exported alike, so a Ruby that exports only YJIT has no ZJIT.
     """
     has = [ruby.symbols.find(f"rb_{jit}_init") is not None for jit in ("yjit", "zjit")]
     return find_zjit(ruby) is None and has != [True, False]
 
 
 def _candidates(memory: Memory, regions: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """Addresses where {u32 last_id, pointer, object} might stand.
+    """Yield addresses of possible {u32 last_id, pointer, object}.
 
-    A VM that has started knows some 3,000 symbols or more.
+    A VM that has started has about 3,000 symbols or more.
     """
     for start, size in regions:
         try:
@@ -193,11 +195,11 @@ _T_STRING = 5
 _EMBEDDED_ARRAY = 1 << 13
 
 KNOWN_IDS = {33: b"!", 43: b"+", 47: b"/", 60: b"<", 126: b"~"}
-"""Operators have the code of their character for an ID, in each version."""
+"""Operators have the code of their character as their ID in each version."""
 
 
 def _resolves(memory: Memory, address: int) -> bool:
-    """Do the names of known operators stand in it?"""
+    """Return whether the table contains the names of known operators."""
     try:
         ids = read_word(memory, address + 16)
         arrays = read_array(memory, ids, 1) or _first_in_data(memory, ids)
@@ -228,8 +230,8 @@ def _first_in_data(memory: Memory, value: int) -> list[int]:
 
 
 def _data_of(memory: Memory, value: int) -> int:
-    """Return the pointer in struct RTypedData {flags, klass, fields, type, data}; 0 of
-    another object."""
+    """Return the pointer in struct RTypedData {flags, klass, fields, type, data}; 0 for
+    other objects."""
     if not is_pointer(value):
         return 0
     flags, *_, data = struct.unpack("<5Q", memory.read(value, 40))
@@ -237,10 +239,10 @@ def _data_of(memory: Memory, value: int) -> int:
 
 
 def _strings_in_data(memory: Memory, value: int) -> list[int]:
-    """Return the entries of a typed object that replaces such an Array (4.1), from the
-    first string on; [] for another object.
+    """Return the entries of a typed object that replaces an inner Array (4.1).
 
-    Its structure is an rb_darray {size, capa, {symbol, string} ...}.
+    They start with the first string; [] for other objects. The structure is an
+    rb_darray {size, capa, {symbol, string} ...}.
     """
     data = _data_of(memory, value)
     if not data or read_word(memory, data) != _UNIT:
@@ -249,7 +251,7 @@ def _strings_in_data(memory: Memory, value: int) -> list[int]:
 
 
 def read_array(memory: Memory, value: int, most: int) -> list[int]:
-    """Return the first VALUEs of an Array, at most ``most``; [] if it is none.
+    """Return the first VALUEs of an Array, at most ``most``; [] for other objects.
 
     struct RArray {flags, klass, {len, capa, ptr} or the elements themselves}.
     """
@@ -269,9 +271,9 @@ def read_array(memory: Memory, value: int, most: int) -> list[int]:
 
 
 def _is_string(memory: Memory, value: int, text: bytes) -> bool:
-    """Is it a String of that text, embedded, in any version's way?
+    """Return whether a value is an embedded String with that text, in any version.
 
-    The bytes follow the object's head, from 3.2 after 8 bytes of length.
+    The bytes follow the object's head, since 3.2 after 8 bytes of length.
     """
     if not is_pointer(value):
         return False

@@ -1,8 +1,8 @@
-"""A layout in a file, as ``layout --save`` writes it and ``--layout`` reads it.
+"""A layout in a file, written by ``layout --save`` and read by ``--layout``.
 
 A stripped Ruby can be read with the layout of its unstripped build. Such a file may
-come from anywhere: it is parsed as hostile input, and its offsets are held against the
-process's memory as those of any other source.
+come from anywhere: it is parsed as untrusted input, and its offsets are checked against
+the process's memory like those of any other source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rbtrace_py.rubyvm.layouts import OFFSETS
 
 SCHEMA = "rbtrace-py/saved-layout"
 LARGEST_FILE = 1 << 16
-"""Bytes; a layout has some 3,000."""
+"""Maximum bytes; a layout has about 3,000."""
 _LARGEST_OFFSET = 1 << 16
 _VERSION = re.compile(r"\d{1,2}\.\d{1,2}\.\d{1,2}", re.ASCII)
 _BUILD_ID = re.compile(r"[0-9a-f]{0,128}", re.ASCII)
@@ -26,14 +26,14 @@ _BUILD_ID = re.compile(r"[0-9a-f]{0,128}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class SavedLayout:
-    """Offsets of the Ruby ``version`` in the file with ``build_id`` ("" if none)."""
+    """Offsets of the Ruby ``version`` in the file with ``build_id`` ("": none)."""
 
     version: str
     build_id: str
     offsets: Mapping[str, int]
 
     def fields(self, table: Table) -> dict[str, Field]:
-        """Its offsets in the words of ``table``, as far as that knows them."""
+        """Return its offsets as fields of ``table``, as far as the table has them."""
         return {
             name: Field(offset, table.fields[name].member)
             for name, offset in self.offsets.items()
@@ -55,7 +55,7 @@ def write_saved(version: str, build_id: str, layout: Layout) -> str:
 
 
 def read_saved(data: bytes, path: str) -> SavedLayout:
-    """Parse a file's contents; raises UsageError for what is no saved layout."""
+    """Parse a file's contents; raises UsageError if it is not a saved layout."""
     try:
         document = json.loads(data) if len(data) <= LARGEST_FILE else None
     except (ValueError, RecursionError):

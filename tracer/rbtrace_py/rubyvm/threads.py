@@ -1,4 +1,4 @@
-"""The threads of a VM: where they are, who they are, what they are doing."""
+"""The threads of a VM: their addresses, kernel threads, and states."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ MOST_THREADS = 1 << 14
 MOST_RACTORS = 1 << 10
 
 _DATA_POINTER = 32
-"""``RTypedData.data``: what a Thread object of 2.1 points to."""
+"""``RTypedData.data``, the pointer in a Thread object of 2.1."""
 
 _LIST_HEAD_SIZE = 16
 _LIST_PREVIOUS = 8
-"""``struct list_head`` (ccan/list): next, and prev, which of a head is the last."""
+"""``struct list_head`` (ccan/list): next, and prev, which in a head is the last."""
 _MARKED_RACTORS = 64
-"""More ractors than these are looked at only now and then."""
+"""With more ractors than this, new threads of the others are noticed late."""
 
 _OWN_NATIVE = {(3, 3): 4, (4, 1): 8}
-"""``has_dedicated_nt``, a bit behind the two of ``rb_thread_t.status``: by the version
-since which it has this place. Since 4.1 ``main_thread`` comes before it."""
+"""``has_dedicated_nt``, a bit above the two of ``rb_thread_t.status``, by the first
+version with this position. Since 4.1 ``main_thread`` comes before it."""
 
 _STATES = {0: ThreadState.RUNNING, 1: ThreadState.SLEEPING, 2: ThreadState.SLEEPING}
-"""enum rb_thread_status: runnable, stopped, stopped for ever; killed is left out."""
+"""enum rb_thread_status: runnable, stopped, stopped forever; killed is omitted."""
 
 
 class VmThread(NamedTuple):
-    """One thread as it was found; addresses are those of its structures.
+    """One thread; addresses are those of its structures.
 
-    ``tid`` is the id the target's own namespace gives it, None where there is none
-    or it cannot be told. ``ec`` is of the fiber it runs, which ``fiber`` is (0 where
-    not known), ``running`` the address of the word that names its ractor's (or the
-    VM's) running thread or EC. One that ``is_moving`` runs on whichever native thread
-    is free (M:N threads, since 3.3), so its ``tid`` is of that moment.
+    Attributes:
+        tid: Its ID in the target's own namespace, or None if unknown.
+        ec: Execution context of the fiber that it runs.
+        fiber: That fiber, or 0 if unknown.
+        running: Address of the word with the running thread or EC of its ractor, or VM.
+        is_moving: True if it runs on any free native thread (M:N threads, since 3.3).
+            Its ``tid`` is then only valid for a moment.
     """
 
     address: int
@@ -57,8 +59,11 @@ class VmThread(NamedTuple):
 class Threads:
     """Lists the threads of the VM at ``vm``.
 
-    is_tid: whether the kernel has a thread of that id in the target, to tell a
-    ``pthread_t`` that was understood from one that was not; None: not known
+    Args:
+        values: Reader of the VM's memory.
+        vm: Address of ``rb_vm_t``.
+        is_tid: Returns whether the target has a kernel thread with this ID. This
+            verifies that a ``pthread_t`` was decoded correctly. None: unknown.
     """
 
     def __init__(
@@ -77,11 +82,13 @@ class Threads:
         self._own_native = bits[-1] if bits else None
 
     def all(self) -> list[VmThread]:
-        """Return all threads of all ractors, the main one first.
+        """Return all threads of all ractors, the main thread first.
 
-        A list that changes while it is read may lack those that came or went.
-        Raises UnreadableMemory if the VM itself is not where it should be, or has gone
-        before one of its threads was read, as with an exec.
+        A list that changes while it is read may lack threads that started or ended.
+
+        Raises:
+            UnreadableMemory: The VM is not at its address, or it disappeared before a
+                thread was read, as in an exec.
         """
         found: dict[int, VmThread] = {}
         address = 0
@@ -95,7 +102,7 @@ class Threads:
         return sorted(found.values(), key=lambda thread: not thread.is_main)
 
     def _addresses(self) -> Iterator[tuple[int, int, int, int]]:
-        """Address of each thread, number of its ractor, main thread, running word."""
+        """Yield each thread's address, ractor number, main thread, and running word."""
         main = self._main_thread()
         if not self._values.traits.has_ractors:
             running = self._place(self._vm, self._offsets.vm_running_thread)
@@ -112,12 +119,12 @@ class Threads:
                 yield address, number, main, running
 
     def marks(self) -> tuple[list[tuple[int, int]], list[int]]:
-        """Return places (address, size) whose bytes change when a thread joins.
+        """Return memory (address, size) that changes when a thread joins.
 
-        They are both ends of each list, as the VM adds at the end of it, and the
-        object and the native thread of the last one, as its memory may be that of one
-        that has ended. With them come the addresses of those last ones. Up to 2.1
-        there are no such places.
+        It consists of both ends of each list, because the VM appends threads, and of
+        the object and native thread of the last thread, because its memory may have
+        belonged to an ended thread. The addresses of these last threads are returned
+        too. Up to 2.1 there is no such memory.
         """
         places: list[tuple[int, int]] = []
         newest: list[int] = []
@@ -133,7 +140,7 @@ class Threads:
         return places, newest
 
     def _heads(self) -> Iterator[int]:
-        """Addresses of the heads of the lists of threads."""
+        """Yield the addresses of the heads of the thread lists."""
         offsets = self._offsets
         if self._values.traits.has_ractors:
             for ractor in self._ractors()[:_MARKED_RACTORS]:
@@ -152,7 +159,7 @@ class Threads:
         return self._values.u64(place) if place else 0
 
     def _ractors(self) -> list[int]:
-        """Addresses of the ractors, the main one first."""
+        """Return the addresses of the ractors, the main ractor first."""
         offsets = self._offsets
         main = self._place(self._vm, offsets.vm_main_ractor)
         found = [self._values.u64(main)] if main else []
@@ -162,7 +169,7 @@ class Threads:
         return [ractor for ractor in dict.fromkeys(found) if ractor > 4096]
 
     def _vm_threads(self, main: int) -> list[int]:
-        """Threads of a VM without ractors."""
+        """Return the threads of a VM without ractors."""
         offsets = self._offsets
         if offsets.vm_threads is None:
             return [main] if main else []
@@ -174,13 +181,13 @@ class Threads:
         return [*([main] if main and main not in found else []), *found]
 
     def _table_threads(self, table: int) -> Iterator[int]:
-        """2.1: ``living_threads`` has the Thread objects as its keys."""
+        """Yield the threads of 2.1, the keys of ``living_threads``."""
         for value, _ in self._values.st_table(table):
             if self._values.is_object(value):
                 yield self._values.u64(value + _DATA_POINTER)
 
     def _list(self, head: int, node: int, most: int) -> Iterator[int]:
-        """Walk a list_head (ccan/list): its nodes are within the structures."""
+        """Walk a list_head (ccan/list), whose nodes are in the structures."""
         seen = 0
         place = self._values.u64(head)
         while place != head and place > 4096 and place & 7 == 0 and seen < most:
@@ -215,14 +222,14 @@ class Threads:
             return None
 
     def tids(self, addresses: Sequence[int]) -> list[int | None]:
-        """Return what ``tid`` is now, of threads of a Ruby that has native threads.
+        """Return the current ``tid`` of each thread, in a Ruby with native threads.
 
         Raises UnreadableMemory.
         """
         return self._native.tids(addresses)
 
     def bases(self, addresses: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """Yield ``pthread_t``, address and context of each thread that has all."""
+        """Yield the ``pthread_t``, address, and context of each thread that has all."""
         for address in addresses:
             try:
                 base, ec = self._native.base(address), self.ec_of(address)
@@ -232,14 +239,14 @@ class Threads:
                 yield base, address, ec
 
     def ec_of(self, address: int) -> int:
-        """Return the execution context a thread has now (up to 2.4 the thread)."""
+        """Return a thread's current execution context (up to 2.4 the thread)."""
         offset = self._offsets.th_ec
         return address if offset is None else self._values.u64(address + offset)
 
     def has_stack(self, address: int) -> bool:
-        """Has it a VM stack? A thread that has not begun yet, or has ended, has none.
+        """Return whether a thread has a VM stack, so that it has started and not ended.
 
-        True as well where it cannot be read.
+        True if it cannot be read.
         """
         try:
             ec = self.ec_of(address)
@@ -261,9 +268,9 @@ class Threads:
     def state(
         self, status: int, address: int, ec: int, running: int | None
     ) -> ThreadState:
-        """Make a state of the status byte and of who runs (None: not known).
+        """Return the state for a status byte and the running thread (None: unknown).
 
-        A runnable thread that is not the one that holds the lock waits for it.
+        A runnable thread that does not hold the GVL waits for it.
         """
         state = _STATES.get(status & 3, ThreadState.UNKNOWN)
         if state is not ThreadState.RUNNING or running is None:

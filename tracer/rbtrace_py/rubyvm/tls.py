@@ -1,10 +1,10 @@
-"""The place of a thread's execution context among what a kernel thread has of its own.
+"""The position of a thread's execution context in the thread-local data.
 
-From 3.0 on ``ruby_current_ec`` (vm_core.h) is a thread-local variable. Where its
-library was linked and not opened later, it lies at one distance below the base that
-all of a thread's variables have. Up to 2.7 the thread itself is a value of
-pthread_setspecific (``ruby_native_thread_key``), which glibc keeps above that base.
-Either is found by its value: no symbol is needed.
+Since 3.0 ``ruby_current_ec`` (vm_core.h) is a thread-local variable. If its library was
+linked, not loaded with dlopen, it has the same distance below the base in all threads.
+Up to 2.7 the thread itself is a value of pthread_setspecific
+(``ruby_native_thread_key``), which glibc keeps above the base. Either is found by its
+value, without symbols.
 """
 
 from __future__ import annotations
@@ -17,37 +17,43 @@ from rbtrace_py.errors import UnreadableMemory
 from rbtrace_py.linux.memory import Memory
 
 _SEARCHED = 8192
-"""Bytes below the base in which thread-local variables are looked for."""
+"""Bytes below the base in which thread-local variables are searched."""
 _LEAST_SEARCHED = 256
 _PTHREAD = 0x700
 """Bytes of ``struct pthread`` in which glibc has specific values, at least."""
 
 
 def distance(memory: Memory, threads: Iterable[tuple[int, int]]) -> int:
-    """Return where the variable is from the base of each thread; 0 if that is unknown.
+    """Return the distance of the variable from each thread's base; 0 if unknown.
 
-    threads: base (``pthread_t``) and execution context of each; one whose base is no
-        thread's, or that goes on to another context meanwhile, says nothing
+    Args:
+        memory: Memory of the process.
+        threads: Base (``pthread_t``) and execution context of each thread. Threads with
+            a wrong base, or that switch to another context meanwhile, are ignored.
     """
-    # Below the variables is the stack, which may have the context as well.
+    # The stack is below the variables, and may contain the context too.
     return max(_common(memory, threads, -_SEARCHED, 0), default=0)
 
 
 def specific_distance(memory: Memory, threads: Iterable[tuple[int, int]]) -> int:
-    """Return where the specific value is from the base of each thread; 0: unknown.
+    """Return the distance of the specific value from each thread's base; 0: unknown.
 
-    threads: base and address of each; one that has not begun yet says nothing
+    Args:
+        memory: Memory of the process.
+        threads: Base and address of each thread. Threads that have not started are
+            ignored.
     """
-    # Above the values is what the thread was started with, the same maybe.
+    # The thread's start arguments are above the values, and may be equal to them.
     return min(_common(memory, threads, 0, _PTHREAD), default=0)
 
 
 def _common(
     memory: Memory, threads: Iterable[tuple[int, int]], low: int, high: int
 ) -> set[int]:
-    """Distances at which most threads that say anything have their value.
+    """Return the distances at which most threads with a match have their value.
 
-    Not all: one that goes on meanwhile may have the old value elsewhere alone.
+    Not all threads must agree: a thread that changes meanwhile may have its old value
+    only elsewhere.
     """
     votes: Counter[int] = Counter()
     voters = 0
@@ -59,7 +65,7 @@ def _common(
 
 
 def _places(memory: Memory, base: int, value: int, low: int, high: int) -> set[int]:
-    """Distances from a thread's base, from ``low`` to ``high``, that have the value."""
+    """Return the distances from a thread's base at which it has the value."""
     while True:
         try:
             data = memory.read(base + low, high - low + 8)

@@ -1,14 +1,14 @@
 """The stack of one thread, from its control frames.
 
 The VM stack of a thread holds values from its beginning and control frames from its
-end, the newest lowest. A frame's ``ep`` points into the values, to the frame's flags.
-The word before is the block handler, or the ``ep`` of the frame around a block. The
-word before that is the method entry.
+end, with the newest frame at the lowest address. A frame's ``ep`` points into the
+values, to the frame's flags. The word before is the block handler, or the ``ep`` of the
+frame around a block. The word before that is the method entry.
 
-The target runs while it is read, and no reading is repeated: stacks that last would
-win. The sampled moment is the first read of the frame pointer. The same gather reads
-the newest frames and values several times around it (probes). Frames that differ
-between probes are unknown, and so are all frames upon them.
+The target runs while it is read, and no reading is repeated, because long-lived stacks
+would be overrepresented. The sampled moment is the first read of the frame pointer. The
+same gather reads the newest frames and values several times around it (probes). Frames
+that differ between probes are unknown, and so are all frames on top of them.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from rbtrace_py.rubyvm.layout import Layout
 
 MOST_FRAMES = 1 << 14
 LARGEST_STACK = 1 << 36
-"""Bytes of a VM stack at most: RUBY_THREAD_VM_STACK_SIZE is 1 MiB if not set, but
-those who recurse deeply ask for much. Never is a whole one read."""
+"""Maximum bytes of a VM stack: RUBY_THREAD_VM_STACK_SIZE is 1 MiB by default, but
+deeply recursive programs set more. A whole VM stack is never read."""
 
 _PAGE = 4096
 _MARGIN_FRAMES = 6
 _MARGIN_VALUES = 512
 _MOST_HEAP = 32
-"""Environments outside the stack that are gathered along with it."""
+"""Maximum environments outside the stack that are gathered with it."""
 _MOST_BLOCKS = 512
-"""How deep blocks are nested at most."""
+"""Maximum nesting of blocks."""
 _PROBES = "efvpfvffff"
 """The order of a gather's probes: the (e)xecution context, newest (f)rames, newest
 (v)alues, and the frame (p)ointer. The frame pointer of (e) defines the sampled moment.
 A probe before (e) would slow the next calls down, and so would shift that moment.
 """
 _PROBE_SIZE = 2048
-"""Bytes of a probe: more of them would take another page."""
+"""Bytes of a probe; a larger one would need another page."""
 _HEAD = 3
-"""Parts of a gather before the probes: the collector's word, who runs, the thread."""
+"""Parts of a gather before the probes: collector's word, running thread, thread."""
 _REST = _HEAD + len(_PROBES)
-"""The first part behind the probes: all frames."""
+"""The first part after the probes: all frames."""
 _EC = _HEAD
 _POINTER = _HEAD + _PROBES.index("p")
 _FRAMES, _VALUES = (
@@ -57,10 +57,11 @@ _FRAMES, _VALUES = (
 
 
 class _Order:
-    """The order of a gather's probes, for frames of ZJIT (4.1) too.
+    """The order of a gather's probes, also with frames of ZJIT (4.1).
 
-    Beside ``_PROBES``: the word that says whether (z)JIT is on, or after each probe of
-    frames the (n)ative stack with their JITFrames. Behind all frames is all of that.
+    In addition to ``_PROBES``, it contains the word that tells whether (z)JIT is on, or
+    after each probe of frames the (n)ative stack with their JITFrames. After all frames
+    follows the rest of the native stack.
     """
 
     def __init__(self, probes: str) -> None:
@@ -81,31 +82,34 @@ _PLAIN = _Order(_PROBES)
 _BEFORE_ZJIT = _Order(f"{_PROBES}z")
 _WITH_ZJIT = _Order(_PROBES.replace("f", "fn"))
 _NATIVE_PROBE_SIZE = 1 << 15
-"""Bytes of the native stack that a probe has at most."""
+"""Maximum bytes of the native stack in a probe."""
 _MOST_NATIVE = 1 << 24
-"""Bytes of the native stack that are read at most. The native stack of a thread has
-1 to 8 MiB, unless RUBY_THREAD_MACHINE_STACK_SIZE asks for more."""
+"""Maximum bytes read of the native stack, which has 1 to 8 MiB per thread unless
+RUBY_THREAD_MACHINE_STACK_SIZE sets more."""
 _MOST_CHANGES = 1
-"""Changes of a frame between probes that a slow method makes. After more changes the
+"""Changes of a frame between probes that a slow method causes. After more changes, the
 frame of the sampled moment is unknown."""
 
 
 Doubt = tuple[FrameNode | None, Iseq | FrameNode]
-"""A frame and the code of a doubtful frame, which that frame should not have called."""
+"""A frame, and the code of a doubtful frame that it should not have called."""
 
 
 class Track:
-    """A thread's state that is kept from one sample to the next.
+    """A thread's state that is kept between samples.
 
-    ``frames`` are the raw bytes last seen, newest first; ``nodes``, ``floors`` (the
-    highest ep on the stack up to there) and ``sps`` are by frame, oldest first.
-    ``probe_at`` and ``probe_end`` bound the frames that probes read, ``words_at`` and
-    ``words_end`` the values. ``depth`` is the number of frames that the last sample
-    shows, hidden ones included; ``doubts`` has, for each doubtful frame of the last
-    samples, the newest frames above it. ``is_placed`` says that the probes' places come
-    from a reading, ``gathered`` has the ranges of the last gather, ``counted`` the ones
-    whose bytes were counted last. ``near`` and ``native`` bound what probes, and the
-    rest, have of the native stack.
+    Attributes:
+        frames: Raw bytes last seen, newest first.
+        nodes, floors, sps: By frame, oldest first. A floor is the highest ep on the
+            stack up to that frame.
+        probe_at, probe_end: Bounds of the frames in probes.
+        words_at, words_end: Bounds of the values in probes.
+        depth: Number of frames in the last sample, including hidden ones.
+        doubts: For each doubtful frame of the last samples, the newest frames above it.
+        is_placed: True if the places of the probes come from a reading.
+        gathered: Ranges of the last gather.
+        counted: Ranges whose bytes were counted last.
+        near, native: Bounds of the native stack in probes, and in the rest.
     """
 
     __slots__ = (
@@ -169,11 +173,11 @@ class Track:
 
     @property
     def is_truncated(self) -> bool:
-        """Are its oldest frames left out?"""
+        """True if its oldest frames are omitted."""
         return self.frames_end < self.high
 
     def forget(self) -> None:
-        """Forget what was on its stack."""
+        """Forget the contents of its stack."""
         self.parts: list[bytes] = []
         self.walked: Any = None
         self.frames = b""
@@ -188,12 +192,13 @@ class Track:
 
 
 class Snapshot(NamedTuple):
-    """One gather's result of a stack.
+    """One gather's result for a stack.
 
-    frames: bytes of the control frames at the sampled moment, newest first
-    proven: number of oldest frames that certainly existed at the sampled moment
-    values: words of the values
-    heap: ``ep[-2..0]`` of environments outside the stack, by their ep
+    Attributes:
+        frames: Bytes of the control frames at the sampled moment, newest first.
+        proven: Number of oldest frames that certainly existed at the sampled moment.
+        values: Words of the values.
+        heap: ``ep[-2..0]`` of environments outside the stack, by their ep.
     """
 
     frames: bytes
@@ -205,12 +210,15 @@ class Snapshot(NamedTuple):
 class Reading(NamedTuple):
     """A stack as it was read once.
 
-    ``nodes``, which the next reading changes, are the proven frames that make sense.
-    ``unsure`` are frames that those below them should not have called, ``is_whole``
-    says that nothing else is wrong. ``parts`` are the bytes of ``ranges``: the
-    collector's word, who runs, then what is the thread's own. ``status`` is its status
-    byte, ``running`` the holder of the lock (None: unknown), ``flags`` the collector's
-    word.
+    Attributes:
+        nodes: The proven and valid frames. The next reading changes this list.
+        is_whole: True if no frame is invalid, except for ``unsure`` ones.
+        unsure: Frames that the frame below should not have called.
+        status: The thread's status byte.
+        running: The holder of the GVL (None: unknown).
+        flags: The collector's word.
+        parts: Bytes of the gathered ranges: the collector's word, the running thread,
+            then the thread's own data.
     """
 
     track: Track
@@ -266,26 +274,26 @@ class Unwinder:
         self._status_at = offsets.th_status - self._th_at
 
     def watch_zjit(self, address: int) -> None:
-        """Read frames of ZJIT once the word at ``address`` is not 0; 0: never."""
+        """Read frames of ZJIT once the word at ``address`` (0: none) is not 0."""
         if address:
             self._zjit, self._order = address, _BEFORE_ZJIT
 
     @property
     def has_jit_frames(self) -> bool:
-        """Return whether pc and iseq of frames are in JITFrames, as ZJIT is on."""
+        """True if pc and iseq of frames are in JITFrames, because ZJIT is on."""
         return self._order is _WITH_ZJIT
 
     def forget_code(self) -> None:
-        """Read JITFrames again, as code may have been moved."""
+        """Forget JITFrames, because code may have been moved."""
         self._jit_frames.forget()
 
     def ranges(
         self, track: Track, word: tuple[int, int] | None
     ) -> list[tuple[int, int]]:
-        """Return the ranges to gather for ``track``, as far as they are known yet.
+        """Return the ranges to gather for ``track``, as far as they are known.
 
-        The collector's word (if ``word`` has its address) and who runs come first,
-        then the thread, and its stack as ``_PROBES`` has it.
+        The collector's word (if ``word`` contains its address) and the running thread
+        come first, then the thread, and its stack in the order of ``_PROBES``.
         """
         if track.ranges is None:
             found = [(word[0], 8)] if word else [(track.thread, 0)]
@@ -321,10 +329,10 @@ class Unwinder:
         return found
 
     def read(self, track: Track, parts: list[bytes]) -> Reading | None:
-        """Make a reading of what ``ranges`` gave, None if that was not enough.
+        """Make a reading from the bytes of ``ranges``; None if they were insufficient.
 
-        Then the track knows better, and it is to be gathered again. Raises
-        UnreadableMemory if this is no thread.
+        In that case the track is updated, and must be gathered again. Raises
+        UnreadableMemory if this is not a thread.
         """
         ec = self._current_ec(track, parts[2])
         if ec != track.ec or len(parts) <= _HEAD:
@@ -349,7 +357,7 @@ class Unwinder:
             track.is_placed = True
             if track.ranges is None:
                 return None
-        # None at all: of a fiber that is being switched to, or has just been made.
+        # No frames: of a fiber that is being switched to, or was just created.
         count = len(snapshot.frames) // self._size
         return Reading(
             track=track,
@@ -367,9 +375,9 @@ class Unwinder:
         )
 
     def judge_again(self, reading: Reading) -> Reading:
-        """Check doubtful frames again, with the present code and call caches.
+        """Check doubtful frames again, with the current code and call caches.
 
-        Make the nodes of doubtful frames, and of all frames upon them, again.
+        The nodes of doubtful frames, and of all frames on top of them, are made again.
         """
         track, snapshot = reading.track, reading.snapshot
         for node in track.nodes[: track.unsure[-1]]:
@@ -394,7 +402,7 @@ class Unwinder:
         track = reading.track
         self._walk(track, snapshot)
         is_whole = len(track.nodes) == len(snapshot.frames) // self._size > 0
-        # The list is another one where the track forgot its stack, which is truncated.
+        # The list is a new one if the track forgot its stack, which is truncated.
         return reading._replace(
             nodes=track.nodes, is_whole=is_whole, unsure=tuple(track.unsure)
         )
@@ -402,7 +410,7 @@ class Unwinder:
     def _plain_parts(
         self, track: Track, context: memoryview, parts: list[bytes]
     ) -> list[bytes] | None:
-        """Return a gather's parts as where ZJIT is off: frames have pc and iseq.
+        """Return a gather's parts as without ZJIT: frames contain their pc and iseq.
 
         None if the ranges were too small, or have changed.
         """
@@ -426,8 +434,8 @@ class Unwinder:
         return [part for at, part in enumerate(parts) if at not in order.dropped]
 
     def _place_natives(self, track: Track, cfp: int, parts: list[bytes]) -> bool:
-        """Return whether JITFrames of the present frames were read; if not, place the
-        next reading of the native stack."""
+        """Return whether the JITFrames of the current frames were read. If not, place
+        the next reading of the native stack."""
         newest = parts[track.order.frames[0]]
         is_probed = track.probe_at <= cfp < track.probe_end
         near = self._slots(newest[cfp - track.probe_at :]) if is_probed else []
@@ -444,13 +452,13 @@ class Unwinder:
         return False
 
     def _slots(self, frames: bytes) -> list[int]:
-        """Return where the addresses of these frames' JITFrames are."""
+        """Return the addresses of the words that refer to these frames' JITFrames."""
         assert self._jit_word is not None
         words = memoryview(frames).cast("Q")[self._jit_word :: self._words].tolist()
         return [word - 8 for word in words if word > C_FRAME]
 
     def _with_code(self, frames: bytes, native: Sequence[tuple[int, bytes]]) -> bytes:
-        """Return frames with pc and iseq of their JITFrames."""
+        """Return frames with the pc and iseq of their JITFrames."""
         assert self._jit_word is not None
         words = array("Q", frames)
         pc, iseq = self._offsets.cfp_pc // 8, self._offsets.cfp_iseq // 8
@@ -472,10 +480,10 @@ class Unwinder:
         return ec
 
     def _has_all(self, track: Track, context: memoryview) -> bool:
-        """Return whether the ranges that were gathered contain the stack's frames.
+        """Return whether the gathered ranges contain all frames of the stack.
 
-        If not, the next ranges will. Raises UnreadableMemory for a frame pointer that
-        is not in its stack.
+        If not, the next ranges will. Raises UnreadableMemory for a frame pointer
+        outside its stack.
         """
         low, size = context[self._stack_word], context[self._size_word]
         cfp = context[self._cfp_word]
@@ -491,9 +499,12 @@ class Unwinder:
         return True
 
     def _snapshot(self, track: Track, cfp: int, parts: list[bytes]) -> Snapshot:
-        """Take the stack's bytes from a gather that has all of them.
+        """Extract the stack's bytes from a complete gather.
 
-        cfp: the frame pointer of the sampled moment
+        Args:
+            track: The thread's track.
+            cfp: Frame pointer of the sampled moment.
+            parts: Parts of the gather.
         """
         proven = self._proven(track, cfp, parts)
         frames, values, *heap = parts[_REST:-1]
@@ -510,7 +521,10 @@ class Unwinder:
     def _proven(self, track: Track, cfp: int, parts: list[bytes]) -> int:
         """Return the number of oldest frames that existed at the sampled moment.
 
-        cfp: the frame pointer of the sampled moment
+        Args:
+            track: The thread's track.
+            cfp: Frame pointer of the sampled moment.
+            parts: Parts of the gather.
         """
         size, start, end = self._size, track.probe_at, track.probe_end
         count = (track.frames_end - cfp) // size
@@ -530,7 +544,7 @@ class Unwinder:
     def _changed(self, probes: list[bytes]) -> int:
         """Return how many of the newest frames may differ between probes; at least 1.
 
-        The newest is one of them: a C function's frame does not show its method.
+        The newest is always included: a C function's frame does not show its method.
         """
         first, size = probes[0], self._size
         most, changed = len(first) // size, 1
@@ -549,9 +563,9 @@ class Unwinder:
         probes: list[bytes],
         at: int,
     ) -> bool:
-        """Return whether it is known which frame was at the offset ``at`` of probes.
+        """Return whether the frame at offset ``at`` of the probes is known.
 
-        A frame that lasts is on the stack still at the second probe of it. Else it may
+        A frame that lasts is still on the stack at its second probe. Otherwise it may
         have changed once: a call that is shorter than the time between probes changes
         more often.
         """
@@ -563,7 +577,7 @@ class Unwinder:
             if not methods:
                 return False
             start = at + self._size + self._offsets.cfp_pc
-            for index, probe in enumerate(probes):  # by the place of its call, too
+            for index, probe in enumerate(probes):  # compare the call site, too
                 states[index] += probe[start : start + 8]
             now = states[0]
         pointer = int.from_bytes(parts[_POINTER], "little")
@@ -590,7 +604,7 @@ class Unwinder:
         return [parts[one][place : place + 8] for one in _VALUES]
 
     def _move(self, track: Track, low: int, high: int, cfp: int) -> None:
-        """Take over a stack that was not known yet."""
+        """Set the bounds of a stack that was not known yet."""
         size = high - low
         if not 0 < size <= LARGEST_STACK or low & 7 or low < 4096:
             raise UnreadableMemory("no VM stack")
@@ -636,7 +650,7 @@ class Unwinder:
             track.ranges = None
 
     def _narrow(self, track: Track, cfp: int) -> None:
-        """Read less from now on if much more was read than there were frames."""
+        """Read less in the future if much more was read than the frames needed."""
         spare = cfp - track.frames_at
         if spare > 8 * _MARGIN_FRAMES * self._size + (track.high - cfp):
             self._widen_frames(track, cfp)
@@ -647,7 +661,7 @@ class Unwinder:
     def _walk(self, track: Track, snapshot: Snapshot) -> bool:
         """Make the nodes of a snapshot's proven frames.
 
-        Nodes of the last sample stay if the bytes of their frames, and the method
+        Nodes of the last sample are kept if the bytes of their frames, and the method
         entries of their C functions, are equal.
 
         Returns:
@@ -665,8 +679,8 @@ class Unwinder:
             frames = frames[len(frames) - proven * size :]
         kept = self._kept(track, frames, snapshot.values)
         if not kept == proven == len(track.nodes) or is_all != track.has_newest:
-            # A JIT's pc, which is the same as it was, is known below another frame
-            # and unknown in the innermost.
+            # An unchanged pc of a JIT is known below another frame, and unknown in
+            # the innermost frame.
             kept = max(min(kept, proven - 1, len(track.nodes) - 1), 0)
         self._drop(track, kept)
         track.frames, track.has_newest = frames, is_all
@@ -686,10 +700,10 @@ class Unwinder:
             track.c_words.pop()
 
     def _kept(self, track: Track, frames: bytes, values: memoryview) -> int:
-        """Return the number of frames, from the oldest on, that are as they were."""
+        """Return the number of unchanged frames, counted from the oldest."""
         old, new, size = track.frames, frames, self._size
         most = min(len(track.nodes), len(new) // size)
-        # nodes may be fewer than the frames of a stack that was not understood.
+        # nodes may be fewer than the frames of a stack with invalid frames.
         skip = 0
         while skip < most:
             part = (most - skip) * size
@@ -747,7 +761,7 @@ class Unwinder:
             key = (node, iseq, pcs[index], method, flags)
             child = known.get(key) or self.tree.child(*key)
             if index == 0 and iseq and (child is None or not child.is_sure):
-                # The next call may have overwritten the environment already.
+                # The next call may already have overwritten the environment.
                 child = self._by_code(key) or child
             elif iseq and child is not None and child.is_sure:
                 self._methods_of[iseq] = method, flags
@@ -769,7 +783,7 @@ class Unwinder:
         return False
 
     def _by_code(self, key: tuple[FrameNode, int, int, int, int]) -> FrameNode | None:
-        """Return the node of a frame by the method that its code had last, if any."""
+        """Return the node of a frame by the last method of its code, if any."""
         node, iseq, pc, *_ = key
         last = self._methods_of.get(iseq)
         if last is None:
@@ -779,9 +793,10 @@ class Unwinder:
         return child if child is not None and child.is_sure else None
 
     def _is_jit_frame(self, frames: memoryview) -> bool:
-        """Return whether a JIT may run the innermost frame, the first.
+        """Return whether a JIT may run the innermost frame, which comes first.
 
-        YJIT leaves its pc as it was, and ZJIT its sp, too; in 4.0 without a mark.
+        YJIT does not update its pc, and ZJIT not its sp either; ZJIT of 4.0 leaves no
+        mark.
         """
         if not frames[self._offsets.cfp_iseq // 8]:
             return False
@@ -789,7 +804,7 @@ class Unwinder:
         return self.has_zjit or (word is not None and frames[word] != 0)
 
     def _gives(self, track: Track, outer: int, block: int) -> bool:
-        """Is the frame whose ep is ``outer`` in a call that gives this block?"""
+        """Return whether the frame with the ep ``outer`` passes this block."""
         if not track.low <= outer < track.high or track.is_truncated:
             return True
         eps = track.eps
@@ -799,10 +814,10 @@ class Unwinder:
         return False
 
     def _need_values(self, track: Track, ep: int, sp: int) -> bool:
-        """See that the words of ``ep`` are read next time; False if they cannot be.
+        """Request the words of ``ep`` for the next gather; return False if impossible.
 
-        Those of the oldest frame are the first. Where frames are left out, all
-        values below are too.
+        The words of the oldest frame are the first. If frames are omitted, all values
+        below are omitted too.
         """
         if ep - 16 < track.low:
             return False
@@ -872,9 +887,9 @@ class Unwinder:
 def _covering(
     before: tuple[int, int], slots: Sequence[int], most: int
 ) -> tuple[int, int]:
-    """Return bounds of memory with these words, the lowest ones if it is too much.
+    """Return bounds of memory that contains these words, the lowest ones if too large.
 
-    They begin at a page's beginning, as the page below may be unmapped.
+    They begin at a page boundary, because the page below may be unmapped.
     """
     if not slots:
         return before
@@ -887,5 +902,5 @@ def _covering(
 
 
 def _changes(states: list[bytes]) -> int:
-    """Return how many of ``states`` differ from the one before."""
+    """Return how many of ``states`` differ from the previous one."""
     return sum(one != other for one, other in pairwise(states))

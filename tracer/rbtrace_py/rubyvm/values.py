@@ -1,7 +1,7 @@
 """Ruby's values in a target's memory: strings, symbols, arrays, tables, class names.
 
-The target is not trusted: whatever is read is checked, and its sizes are bounded.
-Texts come out safe to show. What cannot be made sense of is None, not a guess.
+The target is not trusted: all data is checked, and its size is limited. Texts are safe
+to print. Invalid data gives None, not a guess.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPE_MASK = 0x1F
 """RUBY_T_MASK (include/ruby/internal/value_type.h)."""
 
 _IMEMO_SHIFT = 12
-"""imemo_type: FL_USHIFT (internal/imemo.h)."""
+"""Shift of the imemo_type: FL_USHIFT (internal/imemo.h)."""
 
 _NOEMBED = 1 << 13
 """RSTRING_NOEMBED: FL_USER1."""
@@ -29,37 +29,37 @@ _ARRAY_EMBEDDED = 1 << 13
 """RARRAY_EMBED_FLAG: FL_USER1."""
 
 _EMBEDDED = 1
-"""TYPED_DATA_EMBEDDED: a flag in the pointer to a typed object's type, which comes
-before the data (rtypeddata.h of 4.0 and later)."""
+"""TYPED_DATA_EMBEDDED: a flag in the pointer to a typed object's type, which precedes
+the data (rtypeddata.h of 4.0 and later)."""
 
 _FLONUM = 2
-"""RUBY_FLONUM_FLAG: a Float within the VALUE, of 64 bits."""
+"""RUBY_FLONUM_FLAG: a 64-bit Float in the VALUE."""
 _ZERO = 0x8000000000000002
-"""The Float 0.0, whose bits the rotation cannot show."""
+"""The Float 0.0, which the rotation cannot represent."""
 
 _LONGEST_TEXT = 4096
 LONGEST_NAME = 1024
-"""Bytes of a class's or a method's name."""
+"""Maximum bytes of a class's or a method's name."""
 _LONGEST_ARRAY = 1 << 22
 _LARGEST_TABLE = 1 << 16
 
 _IDS_PER_ARRAY = 512
-"""ID_ENTRY_UNIT (symbol.c); an entry is the string and the symbol."""
+"""ID_ENTRY_UNIT (symbol.c); an entry consists of the string and the symbol."""
 _IDS_CACHED = 1 << 16
 _TEXT_CACHED = 1 << 24
-"""Characters of all names together."""
+"""Maximum characters of all names."""
 
 _U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
 _DELETED_HASH = (1 << 64) - 1
-"""RESERVED_HASH_VAL: an entry of an st_table that was deleted (st.c)."""
+"""RESERVED_HASH_VAL: a deleted entry of an st_table (st.c)."""
 
 
 class Values:
     """Reads values by address.
 
-    Raises UnreadableMemory where there is no memory, as the walk over a structure
-    that changes meanwhile may find; NoSuchTarget once the process is gone.
+    Raises UnreadableMemory for unmapped memory, which a walk over a changing structure
+    may encounter, and NoSuchTarget once the process is gone.
     """
 
     def __init__(self, memory: Memory, layout: Layout, symbols: int | None) -> None:
@@ -85,39 +85,39 @@ class Values:
         return value
 
     def is_object(self, value: int) -> bool:
-        """Is ``value`` a pointer to an object, by its form (special_const_p)?"""
+        """Return whether ``value`` looks like an object's address (special_const_p)."""
         return value & 7 == 0 and value > 0x1000 and value != self.traits.qnil
 
     def type_of(self, value: int) -> int | None:
-        """Return T_STRING and the like, None for what is no object."""
+        """Return T_STRING and the like, or None if it is not an object."""
         return self.u64(value) & _TYPE_MASK if self.is_object(value) else None
 
     def imemo_kind(self, value: int) -> int | None:
-        """Return the imemo's kind (``ment`` …), None for what is no imemo."""
+        """Return the imemo's kind (``ment`` …), or None if it is not an imemo."""
         return self.imemo_kind_of(self.u64(value)) if self.is_object(value) else None
 
     def imemo_kind_of(self, flags: int) -> int | None:
-        """Return the kind of the imemo with these flags, None if it is no imemo."""
+        """Return the kind of the imemo with these flags, or None."""
         if flags & _TYPE_MASK != T_IMEMO:
             return None
         return flags >> _IMEMO_SHIFT & self.traits.imemo_mask
 
     @property
     def imemo_mask(self) -> int:
-        """The bits of an object's flags that say that it is an imemo, and its kind."""
+        """The bits of an object's flags that identify an imemo and its kind."""
         return _TYPE_MASK | self.traits.imemo_mask << _IMEMO_SHIFT
 
     def imemo_flags(self, kind: int) -> int:
-        """Return what those bits are of an imemo of a kind."""
+        """Return the value of these bits for an imemo of a kind."""
         return T_IMEMO | kind << _IMEMO_SHIFT
 
     def string(self, value: int, limit: int = _LONGEST_TEXT) -> str | None:
-        """Return a String's safe text, cut at ``limit`` bytes."""
+        """Return a String as safe text, cut at ``limit`` bytes."""
         data = self.string_bytes(value, limit)
         return None if data is None else safe_text(data, limit)
 
     def string_bytes(self, value: int, limit: int = _LONGEST_TEXT) -> bytes | None:
-        """Return a String's bytes, cut at ``limit``; None for what is no String."""
+        """Return a String's bytes, cut at ``limit``; None if it is not a String."""
         if not self.is_object(value):
             return None
         flags, _, word, pointer = struct.unpack("=4Q", self.memory.read(value, 32))
@@ -131,7 +131,7 @@ class Values:
         return self.memory.read(place, min(length, limit)) if length else b""
 
     def number(self, value: int) -> int | float | None:
-        """Return an Integer of at most 62 bits or a Float; None for all else."""
+        """Return an Integer of at most 62 bits or a Float; None for other values."""
         if value & 1:
             return (value - (1 << 64) if value >> 63 else value) >> 1
         if value & 3 == _FLONUM:
@@ -142,7 +142,7 @@ class Values:
         return None
 
     def real(self, value: int) -> float | None:
-        """Return an Integer, a Float or a Rational of Integers; None for all else."""
+        """Return an Integer, Float, or Rational of Integers; None for other values."""
         if self.type_of(value) != T_RATIONAL:
             found = self.number(value)
             return None if found is None else float(found)
@@ -154,7 +154,7 @@ class Values:
         )
 
     def structure(self, value: int) -> int:
-        """Return the address of a typed object's C structure, 0 for what has none."""
+        """Return the address of a typed object's C structure, or 0 if it has none."""
         offset = self.offsets.data_pointer
         if offset is None or self.type_of(value) != T_DATA:
             return 0
@@ -164,16 +164,16 @@ class Values:
         return value + offset if is_embedded else self.u64(value + offset)
 
     def descriptor(self, value: int) -> int | None:
-        """Return an IO's descriptor; None for what is no IO, or is not open."""
+        """Return an IO's descriptor; None if it is not an open IO."""
         fd = self._io_member(value, self.offsets.io_fd)
         return fd if fd is not None and fd >= 0 else None
 
     def child(self, value: int) -> int | None:
-        """Return the pid of the process that IO.popen started; None: no such IO."""
+        """Return the pid of the process that IO.popen started, or None."""
         return self._io_member(value, self.offsets.io_pid) or None
 
     def _io_member(self, value: int, member: int | None) -> int | None:
-        """Return an int of ``rb_io_t``; None for what is no IO, or is not open."""
+        """Return an int of ``rb_io_t``; None if it is not an open IO."""
         offset = self.offsets.file_io
         if offset is None or member is None or self.type_of(value) != T_FILE:
             return None
@@ -184,7 +184,7 @@ class Values:
         return found
 
     def array(self, value: int) -> tuple[int, int] | None:
-        """Return where an Array's elements are and how many; None for no Array."""
+        """Return an Array's address and number of elements; None if not an Array."""
         if not self.is_object(value):
             return None
         flags, _, length, _, pointer = struct.unpack("=5Q", self.memory.read(value, 40))
@@ -195,7 +195,7 @@ class Values:
         return (pointer, length) if length <= _LONGEST_ARRAY else None
 
     def element(self, value: int, index: int) -> int | None:
-        """Return an Array's element, None beyond its end."""
+        """Return an Array's element, or None beyond its end."""
         found = self.array(value)
         if found is None or not 0 <= index < found[1]:
             return None
@@ -239,15 +239,15 @@ class Values:
         return self.element(entries, serial % _IDS_PER_ARRAY * 2)
 
     def _data_element(self, value: int, index: int) -> int | None:
-        """Return an entry of ``struct id_entry_dir``, a number and a pointer, which is
-        in place of an Array (symbol.c of 4.1, from August 2026)."""
+        """Return an entry of ``struct id_entry_dir``, a number and a pointer, which
+        replaces an Array (symbol.c of 4.1, from August 2026)."""
         data = self.structure(value)
         if not data or index >= self.u64(data):
             return None
         return self.u64(self.u64(data + 8) + 8 * index)
 
     def _string_in_data(self, entries: int, place: int) -> int | None:
-        """Return the string of one ``struct sym_id_entry`` of an rb_darray, which
+        """Return the string of one ``struct sym_id_entry`` in an rb_darray, which
         begins with its size and its capacity (4.1, symbol.c and darray.h)."""
         data = self.structure(entries)
         if not data or place >= self.u64(data):
@@ -255,7 +255,7 @@ class Values:
         return self.u64(data + 16 + 16 * place + 8)
 
     def _string_of_id(self, number: int) -> int | None:
-        """2.1: ``global_symbols.id_str`` is an st_table (parse.c)."""
+        """Look up a string of 2.1 in the st_table ``global_symbols.id_str``."""
         if self._strings is None:
             place = (self._symbols or 0) + self.offsets.symbols_ids
             self._strings = dict(self.st_table(self.u64(place)))
@@ -264,13 +264,13 @@ class Values:
     def st_table(
         self, address: int, most: int = _LARGEST_TABLE
     ) -> Iterator[tuple[int, int]]:
-        """Yield keys and values of an st_table; nothing if it says it has more."""
+        """Yield keys and values of an st_table; nothing if it claims to have more."""
         if self._is_old:
             return self._old_table(address, most)
         return self._table(address, most)
 
     def _table(self, address: int, most: int) -> Iterator[tuple[int, int]]:
-        """``struct st_table`` of 2.4 or later: entries from start to bound."""
+        """Read ``struct st_table`` of 2.4 or later: entries from start to bound."""
         start, bound, entries = struct.unpack("=3Q", self.memory.read(address + 32, 24))
         count = bound - start
         if not 0 < count <= most:
@@ -281,7 +281,7 @@ class Values:
                 yield key, value
 
     def _old_table(self, address: int, most: int) -> Iterator[tuple[int, int]]:
-        """``struct st_table`` of 2.1 to 2.3: packed rows, or a list of entries."""
+        """Read ``struct st_table`` of 2.1 to 2.3: packed rows, or a list of entries."""
         count, first, second = struct.unpack("=3Q", self.memory.read(address + 16, 24))
         total = count >> 1
         if not 0 < total <= most:
@@ -291,8 +291,8 @@ class Values:
             for key, value, _ in _packed_rows(data):
                 yield key, value
             return
-        # bins, head, tail in 2.1; from 2.2 on bins and a list_head of nodes that
-        # are within the entries, behind hash, key, record and next.
+        # In 2.1: bins, head, tail. Since 2.2: bins, and a list_head of nodes that are
+        # in the entries, after hash, key, record, and next.
         is_plain = self.traits.thread_list is ThreadList.ST_TABLE
         entry = second
         for _ in range(total):
@@ -304,7 +304,7 @@ class Values:
 
 
 def _flonum(value: int) -> float:
-    """Rotate a Float back, its exponent's two highest bits restored (numeric.h)."""
+    """Rotate a Float back and restore its exponent's two highest bits (numeric.h)."""
     if value == _ZERO:
         return 0.0
     bits = (2 - (value >> 63)) | (value & ~3)
@@ -314,6 +314,6 @@ def _flonum(value: int) -> float:
 
 
 def _packed_rows(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Rows of a packed st_table: hash, key, value; as (key, value, hash)."""
+    """Yield (key, value, hash) of a packed st_table's rows (hash, key, value)."""
     for hashed, key, value in struct.iter_unpack("=3Q", data):
         yield key, value, hashed

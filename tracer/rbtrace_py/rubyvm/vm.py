@@ -1,8 +1,8 @@
-"""A Ruby VM in a memory: threads and their stacks.
+"""A Ruby VM in memory: threads and their stacks.
 
-A running program does not wait to be read, and the first reading counts: stacks that
-are easy to read must not win. A sample is clean, trimmed (a marker stands for the
-newest frames, which are unknown), or missing; the counts are kept.
+A running program does not wait to be read, and only the first reading counts, because
+stacks that are easy to read would be overrepresented. A sample is clean, trimmed (a
+marker replaces the newest frames, which are unknown), or failed. All are counted.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from rbtrace_py.rubyvm.values import Values
 from rbtrace_py.rubyvm.walked_frames import WalkedFrames
 
 _ATTEMPTS = 8
-"""Gathers at most to find out where one stack is."""
+"""Maximum gathers to find one stack."""
 _BELIEVED = 4
 """Number of instructions at which successive samples must see a doubtful frame, or its
-callees. Handlers of traps and finalizers run upon any instruction. Only frames that
-exist move on.
+callees. Trap handlers and finalizers run on top of any instruction. Only existing
+frames make progress.
 """
 _AT_REST = (ThreadState.SLEEPING, ThreadState.WAITING)
 _MOST_TRACKS = 1 << 12
 _MOST_KEPT = 1 << 28
-"""Bytes of stacks that are kept to compare the next ones with."""
+"""Maximum bytes of stacks kept for comparison with the next ones."""
 _GC_MODE, _GC_MARKING = 3, 1
-"""Bits of ``rb_objspace_t.flags.mode``, below those of its other flags; while what
-lives is marked."""
+"""Bits of ``rb_objspace_t.flags.mode``, below its other flags, and its value while
+objects are marked."""
 _BASES = 64
-"""Threads looked at for what they say they run, each perhaps several times: one alone
-that changes fibers all the time says it at one look of eight."""
+"""Number of threads that are checked for the TLS distance, each perhaps several times:
+a single thread that switches fibers all the time matches once in eight attempts."""
 GATHERED_AT_ONCE = 16
-"""Threads whose stacks are taken with one system call, which has 1024 ranges."""
+"""Threads whose stacks are read with one system call, which has 1024 ranges."""
 
 
 class HasAddress(Protocol):
@@ -57,9 +57,12 @@ class HasAddress(Protocol):
 class ControlFrame(NamedTuple):
     """A control frame as the last sample read it.
 
-    node: its place in the tree; receiver: its ``self``; ep, sp: its environment, stack
-        pointer
-    jit_return: see ``jit_frames``; 0 while ZJIT of 4.1 is off
+    Attributes:
+        node: Its node in the tree.
+        receiver: Its ``self``.
+        ep: Its environment pointer.
+        sp: Its stack pointer.
+        jit_return: See ``jit_frames``; 0 while ZJIT of 4.1 is off.
     """
 
     node: FrameNode
@@ -72,7 +75,7 @@ class ControlFrame(NamedTuple):
 class Walked(NamedTuple):
     """A thread's stack and state when it was read.
 
-    fiber: address of the fiber's structure, 0 where not known
+    ``fiber`` is the address of the fiber's structure, or 0 if unknown.
     """
 
     stack: Stack
@@ -93,10 +96,14 @@ class Counts:
 class RubyVM:
     """A VM whose structure ``rb_vm_t`` is at ``vm``.
 
-    symbols: address of the global symbol table, None if not known: C functions have
-    no names then
-    is_tid: whether the target has a kernel thread of that id
-    zjit: address of the word that is not 0 while ZJIT is on, None: there is no ZJIT
+    Args:
+        memory: Memory of the process.
+        layout: Layout of its Ruby.
+        vm: Address of ``rb_vm_t``.
+        symbols: Address of the global symbol table, or None if unknown. Then C
+            functions have no names.
+        is_tid: Returns whether the target has a kernel thread with this ID.
+        zjit: Address of the word that is not 0 while ZJIT is on; None: no ZJIT.
     """
 
     def __init__(
@@ -133,8 +140,9 @@ class RubyVM:
     def _find_collecting(self, ractor: int = 0) -> tuple[int, int] | None:
         """Return the address of the word with ``during_gc``, and the bit's mask.
 
-        ractor: address of the ractor that collects; 0: the main one. Only 4.1, from
-            August 2026 on, has an object space per ractor
+        Args:
+            ractor: Address of the collecting ractor; 0: the main ractor. Only 4.1, from
+                August 2026, has an object space per ractor.
         """
         offsets, u64 = self.layout.offsets, self.values.u64
         if offsets.objspace_flags is None or offsets.objspace_gc_bit is None:
@@ -153,7 +161,7 @@ class RubyVM:
         return (objspace + offsets.objspace_flags, mask) if objspace > 4096 else None
 
     def _collecting_of(self, track: Track) -> tuple[int, int] | None:
-        """Return the word that tells of a collection by the thread of ``track``."""
+        """Return the word that shows a collection by the thread of ``track``."""
         offsets = self.layout.offsets
         if offsets.ractor_objspace is None or not track.running:
             return self._collecting
@@ -164,10 +172,10 @@ class RubyVM:
         return self._collecting_by_running[track.running]
 
     def collection(self) -> int:
-        """Return a number that is another one once code may have been freed or moved.
+        """Return a number that changes once code may have been freed or moved.
 
-        As the kernel's walk says it (``collection`` of ``bpf/programs/stacks.c``); 0
-        where it is not known. Raises UnreadableMemory and NoSuchTarget.
+        It equals the kernel's number (``collection`` of ``bpf/programs/stacks.c``); 0
+        if unknown. Raises UnreadableMemory and NoSuchTarget.
         """
         if self._collecting is None or not (place := self._collections()):
             return 0
@@ -177,7 +185,7 @@ class RubyVM:
         return self.values.u64(place) << 2 | is_marking << 1 | (flags & mask != 0)
 
     def _collections(self) -> int:
-        """Return the address of the number of collections so far, 0 if not known.
+        """Return the address of the number of collections so far, 0 if unknown.
 
         With an object space per ractor (4.1), each object space counts its own
         collections, and Ruby keeps no sum of them.
@@ -197,7 +205,7 @@ class RubyVM:
 
     @property
     def has_jit_frames(self) -> bool:
-        """Return whether ZJIT is on, and keeps pc and iseq of frames in JITFrames."""
+        """True if ZJIT is on and keeps pc and iseq of frames in JITFrames."""
         try:
             switch = self._jit_frames_switch
             return bool(switch) and self.values.u64(switch) != 0
@@ -205,8 +213,7 @@ class RubyVM:
             return False
 
     def _check_for_zjit(self) -> None:
-        """See if ZJIT of 4.0 is on; programs may switch it on late
-        (RubyVM::ZJIT.enable)."""
+        """Check whether ZJIT of 4.0 is on, because RubyVM::ZJIT.enable may run late."""
         if self._jit_frames_switch or self.zjit is None or self._unwinder.has_zjit:
             return
         try:
@@ -215,11 +222,12 @@ class RubyVM:
             return
 
     def tls_distance(self, threads: Iterable[HasAddress]) -> int:
-        """Return where each kernel thread says what it runs, from its base; 0: unknown.
+        """Return the distance from each kernel thread's base to its TLS word, or 0.
 
-        Below 0 is the execution context, above it the thread.
+        The word is the execution context if the distance is negative, else the thread.
 
-        threads: some or all there are
+        Args:
+            threads: Some or all threads.
         """
         addresses = [thread.address for thread in threads]
         for _ in range(max(2, _BASES // max(1, len(addresses)))):
@@ -235,11 +243,14 @@ class RubyVM:
         return tls.specific_distance(self.memory, own)
 
     def walk_layout(self, distance: int, follows: bool) -> WalkLayout:
-        """Return what the kernel needs to walk the stacks.
+        """Return the data that the kernel needs to walk the stacks.
 
-        distance: of ``tls_distance``
+        Args:
+            distance: Result of ``tls_distance``.
+            follows: Passed on to the walk.
 
-        Raises UnknownRuby where the kernel cannot.
+        Raises:
+            UnknownRuby: The kernel cannot walk the stacks of this Ruby.
         """
         self._check_for_zjit()
         o, traits = self.layout.offsets, self.layout.traits
@@ -291,22 +302,22 @@ class RubyVM:
         )
 
     def begin_naming(self) -> None:
-        """Be ready for stacks that the kernel walked; before each batch of them."""
+        """Prepare for stacks that the kernel walked; call this before each batch."""
         self._tree.trim()
         self._tree.note_fresh()
 
     def with_code(self, stacks: Iterable[WalkedStack]) -> list[WalkedStack]:
-        """Return stacks that the kernel walked with iseq and pc of their JITFrames.
+        """Fill in the iseq and pc of JITFrames in stacks that the kernel walked.
 
-        To be called again before they are named again. Raises NoSuchTarget.
+        Call this again before they are named again. Raises NoSuchTarget.
         """
         return [self._jit_frames.with_code(stack) for stack in stacks]
 
     def without_late_code(self, stacks: Sequence[WalkedStack]) -> list[WalkedStack]:
-        """Return those of a batch that was just named that are to be named again, as
-        ``LateCode`` does, without code that may have come after they were walked.
+        """Return the stacks of the named batch that must be named again (``LateCode``).
 
-        Empty where the number of collections is not known. Raises NoSuchTarget.
+        Code that may be newer than these stacks is removed. The list is empty if the
+        number of collections is unknown. Raises NoSuchTarget.
         """
         fresh = self._tree.take_fresh()
         try:
@@ -316,23 +327,25 @@ class RubyVM:
         return self._late_code.without(stacks, fresh, now) if now else []
 
     def has_same_code(self, stacks: Iterable[memoryview]) -> bool:
-        """Return whether the code of these stacks is what they were named by.
+        """Return whether the code of these stacks equals the code that named them.
 
-        If not, what was replaced is forgotten, and they are to be named anew.
+        If not, replaced code is forgotten, and the stacks must be named again.
         """
         return self._walked_frames.has_same_code(stacks)
 
     def named(self, frames: memoryview, collecting: int) -> tuple[Stack, SampleFlags]:
-        """Return the stack of raw frames that the kernel walked, the newest first.
+        """Return the stack of raw frames that the kernel walked, newest first.
 
-        collecting: as in ``WalkedStack``
+        Args:
+            frames: Words of the frames.
+            collecting: As in ``WalkedStack``.
         """
         return self._walked_frames.stack(frames, collecting)
 
     def threads(self) -> list[VmThread]:
-        """Return all threads of all ractors, the main one first.
+        """Return all threads of all ractors, the main thread first.
 
-        Raises UnreadableMemory if the VM is not there (not yet, or not any more).
+        Raises UnreadableMemory if the VM does not exist yet or any more.
         """
         found = self._threads.all()
         self._collecting_by_running.clear()
@@ -345,7 +358,7 @@ class RubyVM:
         return found
 
     def _mark(self, found: list[VmThread]) -> None:
-        """Remember by what a list that is another will be known."""
+        """Store the memory that shows changes of the thread list."""
         try:
             self._marks, newest = self._threads.marks()
             self._marked = self.memory.gather(self._marks) if self._marks else []
@@ -353,13 +366,13 @@ class RubyVM:
             self._marked = None
             return
         if not {thread.address for thread in found}.issuperset(newest):
-            self._marked = None  # it came while the list was read
+            self._marked = None  # a thread joined while the list was read
 
     def has_other_threads(self) -> bool:
-        """Has a thread joined since ``threads`` was called? One read, of some bytes.
+        """Return whether a thread has joined since ``threads``, with one small read.
 
-        May be True for another change of the list, and where it cannot be read. Raises
-        NoSuchTarget once the process is gone.
+        The result may be True for other changes of the list, and if it cannot be read.
+        Raises NoSuchTarget once the process is gone.
         """
         if not self._marks:
             return self._marked is None
@@ -369,21 +382,21 @@ class RubyVM:
             return True
 
     def tids(self, threads: Sequence[HasAddress]) -> list[int | None]:
-        """Return which kernel thread each is on now, where some are moving.
+        """Return the current kernel thread of each thread, because some may move.
 
         Raises UnreadableMemory, and NoSuchTarget once the process is gone.
         """
         return self._threads.tids([thread.address for thread in threads])
 
     def runs_no_code(self, thread: HasAddress) -> bool:
-        """Were all its frames, when it was read last, those that are never shown?"""
+        """Return whether all frames of its last reading are hidden."""
         track = self._track(thread.address)
         count = len(track.frames) // self.layout.offsets.cfp_size
         is_all = track.has_newest and len(track.nodes) == count
         return is_all and not any(one.frame for one in track.nodes)
 
     def has_stack(self, thread: HasAddress) -> bool:
-        """Has the thread begun, and not ended? True as well if that is not known."""
+        """Return whether the thread has started and not ended; True if unknown."""
         return self._threads.has_stack(thread.address)
 
     def _forget(self, found: list[VmThread]) -> None:
@@ -393,20 +406,20 @@ class RubyVM:
                 del self._tracks[address]
 
     def revalidate(self) -> None:
-        """Check what was read of the program's code.
+        """Check the code read so far for changes.
 
-        To be called every second where stacks are read from memory. Of those that the
-        kernel walked ``has_same_code`` checks each.
+        Call this every second if stacks are read from memory. For stacks walked by the
+        kernel, ``has_same_code`` is used instead.
         """
         self._tree.revalidate()
         self._unwinder.forget_code()
         self._check_for_zjit()
         for track in self._tracks.values():
             if track.walked is None or track.walked.flags:
-                track.parts = []  # what could not be understood may be by now
+                track.parts = []  # invalid frames may be valid by now
 
     def sample(self, thread: HasAddress) -> Walked | None:
-        """Return what a thread is doing, None if that could not be read.
+        """Return a thread's stack and state, or None if it could not be read.
 
         Raises NoSuchTarget once the process is gone.
         """
@@ -414,10 +427,10 @@ class RubyVM:
         return self._sample(self._track(thread.address))
 
     def last_sample(self, thread: HasAddress) -> Walked | None:
-        """Return the last sample of a thread that had no CPU since.
+        """Return the last sample of a thread that had no CPU since, or None.
 
-        None: its stack has to be read, as the sample was not certain, code was
-        replaced, or the thread had the GVL: another thread may have it by now.
+        None means that its stack must be read: the sample was not certain, code was
+        replaced, or the thread had the GVL, which another thread may have by now.
         """
         track = self._track(thread.address)
         if not track.parts or track.generation != self._tree.generation:
@@ -435,10 +448,9 @@ class RubyVM:
         return track
 
     def control_frames(self, thread: HasAddress) -> list[ControlFrame]:
-        """Return the control frames of the last sample, the newest first.
+        """Return the control frames of the last sample, newest first.
 
-        Frames that are never shown are among them; unknown ones, for which a marker
-        stands, are not.
+        Hidden frames are included. Unknown frames, which a marker replaces, are not.
         """
         track, offsets = self._track(thread.address), self.layout.offsets
         words, size = offsets.cfp_size // 8, track.depth * offsets.cfp_size
@@ -450,10 +462,10 @@ class RubyVM:
         return list(map(ControlFrame, reversed(track.nodes[: track.depth]), *columns))
 
     def sample_all(self, threads: Iterable[HasAddress]) -> list[Walked | None]:
-        """Return what each of ``threads`` is doing, as sample does.
+        """Return the stack and state of each thread, as ``sample`` does.
 
-        Their stacks are gathered together, so that many threads cost little more
-        than the reading.
+        Their stacks are gathered together, so many threads cost little more than the
+        reads.
         """
         self._tree.trim()
         tracks = [self._track(thread.address) for thread in threads]
@@ -484,7 +496,7 @@ class RubyVM:
         return found
 
     def _sample(self, track: Track, parts: list[bytes] | None = None) -> Walked | None:
-        """Read a stack once, from ``parts`` if it was gathered already; count it."""
+        """Read a stack once, from ``parts`` if it was already gathered; count it."""
         if parts is None:
             try:
                 parts = self._gather(track)
@@ -502,10 +514,10 @@ class RubyVM:
         is_clean = self._is_whole(reading) and depth == len(reading.nodes)
         rests = is_clean and not reading.unsure
         if not is_clean and self._rests(reading):
-            # Nothing changes: all that makes sense is certain.
+            # Nothing changes, so all valid frames are certain.
             reading = self._unwinder.of_rest(reading)
             if track.ranges is None and (wider := self._read(track, None)):
-                # Its newest frames needed more values than the first gather had.
+                # Its newest frames needed more values than the first gather contained.
                 reading = self._unwinder.of_rest(wider)
             depth, rests = len(reading.nodes), True
             is_clean = self._is_whole(reading)
@@ -517,7 +529,7 @@ class RubyVM:
     def _depth(self, reading: Reading) -> int:
         """Return the number of frames below the first doubtful one.
 
-        A doubtful frame is believed after successive samples saw ``_BELIEVED``
+        A doubtful frame is accepted after successive samples saw ``_BELIEVED``
         instructions in the frame, or in its callees.
         """
         nodes, track = reading.nodes, reading.track
@@ -536,9 +548,9 @@ class RubyVM:
         return depth
 
     def _rests(self, reading: Reading) -> bool:
-        """Return whether a thread that seems to be at rest shows the same once more.
+        """Return whether a thread seems to be at rest and a second read is equal.
 
-        Such a thread waits, has no frame to show, or did not change between the probes.
+        Such a thread waits, has no visible frame, or did not change between the probes.
         """
         is_idle = reading.is_whole and not _has_frames(reading)
         if (
@@ -557,12 +569,12 @@ class RubyVM:
         return self.memory.gather(track.gathered)
 
     def _is_whole(self, reading: Reading) -> bool:
-        """Are all of its frames good, and is there one to show, if the thread can run?
+        """Return whether all frames are valid, and an active thread has a visible one.
 
-        There is none for a moment where a thread switches to a new fiber: it has that
-        fiber's stack before the fiber's block is called, and before the VM says that it
-        is the one that runs. It is the same where Ruby parses a program or C code began
-        the thread, which nothing tells apart.
+        For a moment after switching to a new fiber, a thread has none: it has the
+        fiber's stack before the fiber's block is called, and before the VM names it as
+        the running thread. This cannot be distinguished from a thread that parses a
+        program, or that C code started.
         """
         return reading.is_whole and (
             _has_frames(reading)
@@ -579,7 +591,7 @@ class RubyVM:
         return walked
 
     def _read(self, track: Track, parts: list[bytes] | None) -> Reading | None:
-        """Read once, finding out on the way what there is to read."""
+        """Read a stack once, extending the ranges as needed."""
         unwinder = self._unwinder
         for _ in range(_ATTEMPTS):
             try:
@@ -596,7 +608,7 @@ class RubyVM:
         return None
 
     def _keep(self, track: Track) -> None:
-        """See to it that what tracks keep stays bounded, however many there are."""
+        """Limit the memory of all tracks."""
         if track.counted is track.gathered:
             return
         track.counted = track.gathered
@@ -625,14 +637,14 @@ class RubyVM:
         return Walked(stack, flags, reading.fiber, state)
 
     def _mode(self, reading: Reading) -> int:
-        """Return 0, or 1 + ``enum gc_mode`` of the collection that goes on."""
+        """Return 0, or 1 + ``enum gc_mode`` of the current collection."""
         mask = self._collecting[1] if self._collecting else 0
         if not reading.flags & mask:
             return 0
-        has_mode = mask > _GC_MODE  # up to 2.1 the flag is a word of its own
+        has_mode = mask > _GC_MODE  # up to 2.1 the flag is a separate word
         return 1 + (reading.flags & _GC_MODE if has_mode else 0)
 
 
 def _has_frames(reading: Reading) -> bool:
-    """Is there a frame to show?"""
+    """Return whether a reading has a visible frame."""
     return any(node.frame is not None for node in reversed(reading.nodes))

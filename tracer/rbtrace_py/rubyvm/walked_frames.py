@@ -1,8 +1,8 @@
-"""Names for stacks that the kernel walked: raw frames in, a stack out.
+"""Names for stacks that the kernel walked: from raw frames to a stack.
 
-A thread stands still while the kernel walks its stack, so one frame can call the next
-one in it, but for the newest, which may have been pushed in part. Its names are read
-somewhat later, and code may be gone by then.
+A thread stands still while the kernel walks its stack, so each frame can have called
+the next one, except for the newest, which may be incomplete. Names are read a little
+later, when code may have been freed.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ ended (ENDED)."""
 
 _WORDS = 4
 _FRAME = struct.Struct(f"={_WORDS}Q")
-"""A frame as the kernel gives it: iseq, pc, method entry, flags."""
+"""A frame from the kernel: iseq, pc, method entry, flags."""
 _RAW = struct.Struct(f"{_FRAME.size}s")
 _BY_SVAR = 1 << 63
-"""In the flags, which have 32 bits, of a frame whose method entry an svar named."""
+"""A flag, above the 32 flag bits, of a frame whose method entry came from an svar."""
 _MOST_PLACES = 1 << 15
 _MOST_HELD = 1 << 20
-"""References to frames that the stacks kept may have together."""
+"""Maximum references to frames in all cached stacks."""
 _MOST_ENTRIES = 1 << 15
 
 
 class _Place:
-    """What a raw frame is, whatever it stands on.
+    """A raw frame's meaning, independent of the frames below.
 
-    node: of the frame, upon some other one
-    frame: what is shown; None: nothing
-    ruby: the Ruby frame that a C function upon it has path and line of
-    hides: the Ruby frame below it is not shown, as a method's below its ``rescue``
+    Attributes:
+        node: Node of the frame, on top of some other frame.
+        frame: The visible frame, or None.
+        ruby: The Ruby frame whose path and line C functions on top of it have.
+        hides: True if the Ruby frame below is hidden, like a method below its
+            ``rescue``.
     """
 
     __slots__ = ("frame", "hides", "node", "ruby")
@@ -52,7 +54,7 @@ class _Place:
 
 
 class WalkedFrames:
-    """Names frames by what ``tree`` knows of the VM; keeps them, bounded."""
+    """Names frames with the data of ``tree``; the caches are bounded."""
 
     def __init__(self, tree: FrameTree) -> None:
         self._tree = tree
@@ -62,17 +64,17 @@ class WalkedFrames:
         self._state = self._tree.generation, self._tree.replaced
         self._entries: dict[int, int] = {}
         self._root = _Place(FrameNode(None, None))
-        # Most frames of Ruby code are the same upon any other; what else there is
-        # depends on the Ruby frame below.
+        # Most Ruby frames are the same on top of any other. All others depend on the
+        # Ruby frame below.
         self._places: dict[bytes, _Place] = {}
         self._upon: dict[tuple[bytes, int], _Place] = {}
         self._newest: dict[tuple[bytes, _Place], _Place] = {}
-        # By the ids of their frames, which the stacks keep.
+        # By the ids of their frames, which the stacks keep alive.
         self._stacks: dict[bytes, tuple[Stack, SampleFlags]] = {}
         self._held = 0
 
     def has_same_code(self, stacks: Iterable[memoryview]) -> bool:
-        """Return whether the code of these stacks is still what is known of it."""
+        """Return whether the code of these stacks is unchanged."""
         iseqs: set[int] = set()
         functions: set[int] = set()
         methods: set[int] = set()
@@ -87,11 +89,13 @@ class WalkedFrames:
         return self._tree.has_same_code(iseqs, functions, methods - functions)
 
     def stack(self, frames: memoryview, collecting: int) -> tuple[Stack, SampleFlags]:
-        """Return the stack of frames that the kernel gave, the newest first.
+        """Return the stack of frames from the kernel, newest first.
 
-        collecting: as in ``WalkedStack``
+        ``CHANGED`` replaces its newest frame if that was being pushed.
 
-        ``CHANGED`` stands for its newest frame if that was being pushed.
+        Args:
+            frames: Words of the frames.
+            collecting: As in ``WalkedStack``.
         """
         kept = max(len(self._places), len(self._upon), len(self._newest))
         state = self._tree.generation, self._tree.replaced
@@ -121,7 +125,7 @@ class WalkedFrames:
     def _stack(
         self, shown: list[Frame], collecting: int, flags: SampleFlags
     ) -> tuple[Stack, SampleFlags]:
-        """Return the one stack of these frames, and its flags beside ``flags``."""
+        """Return the shared stack of these frames, and its flags with ``flags``."""
         shown += COLLECTOR_FRAMES[collecting]
         key = array("Q", map(id, shown)).tobytes()
         known = self._stacks.get(key)
@@ -139,17 +143,17 @@ class WalkedFrames:
         return known if flags is SampleFlags.CLEAN else (known[0], known[1] | flags)
 
     def _find(self, raw: bytes, below: _Place) -> _Place:
-        """Return what a frame is that has called the next one."""
+        """Return the meaning of a frame that has called the next one."""
         iseq, pc, word, flags = _FRAME.unpack(raw)
         if iseq == NOT_NAMED:
             return _Place(FrameNode(below.node, UNRESOLVED))
-        if self._tree.is_hidden(flags):  # and its iseq is none
+        if self._tree.is_hidden(flags):  # hidden frames have no iseq
             hidden = _Place(FrameNode(below.node, None))
             self._upon[raw, id(below.ruby)] = hidden
             return hidden
         entry, lasts = self._entry(iseq, word)
         if not lasts:
-            # What may mean another entry the next time is found by what it means now.
+            # A word that may refer to another entry next time is replaced by the entry.
             raw = _FRAME.pack(iseq, pc, entry, flags | _BY_SVAR)
             place = self._places.get(raw) or self._upon.get((raw, id(below.ruby)))
             if place is not None:
@@ -164,12 +168,12 @@ class WalkedFrames:
             place = _Place(node, node.below is not below.node)
         if place.node.is_ruby and not place.hides:
             self._places[raw] = place
-        elif place.frame is not UNRESOLVED:  # or other code that comes there would be
+        elif place.frame is not UNRESOLVED:  # other code may get its address
             self._upon[raw, id(below.ruby)] = place
         return place
 
     def _find_newest(self, raw: bytes, below: _Place) -> _Place | None:
-        """Return what the newest frame is; None: it is not there yet."""
+        """Return the meaning of the newest frame; None if it is incomplete."""
         known = self._newest.get((raw, below))
         if known is not None:
             return known
@@ -189,12 +193,11 @@ class WalkedFrames:
         return place
 
     def _entry(self, iseq: int, word: int) -> tuple[int, bool]:
-        """Return the method entry of a frame, from what its environment has, and
-        whether the same word always means it.
+        """Return a frame's method entry, and whether the word always refers to it.
 
-        It may be an svar, which is gone with the frame, and then anything may be in
-        its place: another frame's svar the next time. The last entry of the same code
-        is taken then.
+        The word may refer to an svar, which is gone with the frame. Then anything may
+        be at its address, such as another frame's svar. The last entry of the same code
+        is used then.
         """
         tree = self._tree
         entry = tree.entry(word) if word else 0

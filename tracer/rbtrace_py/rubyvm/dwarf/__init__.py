@@ -1,1 +1,1 @@
-"""Offsets out of DWARF: where its file is, and a process of its own that reads it."""
+"""Offsets from DWARF: finding its file, and reading it in a separate process."""

@@ -1,8 +1,8 @@
-"""Offsets out of DWARF, by the words that the table cites.
+"""Offsets from DWARF, for the members that the table names.
 
-The DWARF is a target's, or lies in its root: it is read by ``worker.py``, a
-process with little memory and little time, and what comes out is checked. Whatever goes
-wrong, there is no answer, and the table stands.
+The DWARF is a target's, or is in its root. ``worker.py`` reads it in a process with
+little memory and time, and the results are checked. On any failure there is no result,
+and the table is used.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from rbtrace_py.rubyvm.layout import Field, Table
 UNITS = (
     "vm.c", "cont.c", "symbol.c", "gc.c", "default.c", "thread.c", "parse.c", "parse.y"
 )  # fmt: skip
-"""Source files whose units define what is looked up, the one with most of it first.
+"""Source files whose units define the members, by descending number of members.
 
-``default.c`` has the collector of 3.4 and later where it is compiled on its own,
-``thread.c`` mutexes and queues; the parser has the symbols of 2.1.
+``default.c`` contains the collector of 3.4 and later if it is compiled separately;
+``thread.c`` contains mutexes and queues; the parser contains the symbols of 2.1.
 """
 
 _MEMORY = 1 << 30
-"""Bytes of the worker, with Python itself and the sections of DWARF."""
+"""Memory limit of the worker in bytes, including Python and the DWARF sections."""
 _SECONDS = 10
-"""Seconds of CPU, and twice that by the clock; vm.c alone takes 0.4 s."""
+"""Limit of CPU seconds, and twice that in real time; vm.c alone takes 0.4 s."""
 _LARGEST_OFFSET = 1 << 16
 _KIND = "dwarf"
 
 _Found = Mapping[str, tuple[int, int]]
-"""Bit offset and size in bits (0: no bit field) by member."""
+"""Bit offset and size in bits (0: not a bit field) by member."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromDwarf:
-    """Fields by their names in ``Offsets``, and the file that says so.
+    """Fields by their names in ``Offsets``, and the file that they were read from.
 
-    absent: names of fields whose structure has no such member
+    ``absent`` contains the fields whose structure does not have the member.
     """
 
     fields: Mapping[str, Field]
@@ -58,13 +58,16 @@ class FromDwarf:
 def fields_from_dwarf(
     elf: ElfFile, fd: int, path: bytes, roots: Iterable[bytes], table: Table
 ) -> FromDwarf | None:
-    """Return what DWARF says of the table's fields; None if there is no DWARF.
+    """Return the table's fields according to DWARF; None without DWARF.
 
-    fd: of the binary, which ``elf`` is the reader of
-    path: where the binary is, in the target's root
-    roots: what to look for separate debug files in (``/proc/PID/root``, ``b""``)
+    File contents never cause an exception.
 
-    Never raises for what is in a file.
+    Args:
+        elf: Reader of the binary.
+        fd: Descriptor of the binary.
+        path: Path of the binary in the target's root.
+        roots: Roots to search for separate debug files (``/proc/PID/root``, ``b""``).
+        table: The table that names the members.
     """
     try:
         with debug_file(elf, fd, path, roots) as found:
@@ -79,7 +82,7 @@ def fields_from_dwarf(
 
 
 def _members(table: Table) -> set[str]:
-    """Return the members to ask for."""
+    """Return the members to look up."""
     return {field.member for field in table.fields.values()}
 
 
@@ -103,9 +106,9 @@ def _absent(table: Table, members: _Found) -> frozenset[str]:
 
 
 def _offset(name: str, member: str, members: _Found, table: Table) -> int | None:
-    """Return an offset in bytes; ``objspace_gc_bit`` in bits from the word of flags.
+    """Return an offset in bytes; that of ``objspace_gc_bit`` is in bits from the flags.
 
-    A bit field that does not begin a byte cannot be told as an offset in bytes.
+    A bit field that does not start at a byte has no offset in bytes.
     """
     if member not in members:
         return None
@@ -138,7 +141,7 @@ def _key(file: DebugFile, members: list[str]) -> str | None:
 
 
 def _checked(answer: object) -> _Found | None:
-    """The answer if it is one: pairs of numbers of a sensible size by member."""
+    """Return a valid answer, with pairs of sensible numbers by member, or None."""
     if not isinstance(answer, dict):
         return None
     found: dict[str, tuple[int, int]] = {}
@@ -152,7 +155,7 @@ def _checked(answer: object) -> _Found | None:
 
 
 def _ask(fd: int, members: list[str]) -> object:
-    """Run the worker on a file; None if it gave no answer in time."""
+    """Run the worker on a file; return None without an answer in time."""
     path = _pyelftools()
     if path is None or not sys.executable:
         return None
@@ -181,7 +184,7 @@ def _ask(fd: int, members: list[str]) -> object:
 
 
 def _pyelftools() -> str | None:
-    """The directory the worker, which takes no PYTHONPATH, imports pyelftools from."""
+    """Return the directory of pyelftools for the worker, which ignores PYTHONPATH."""
     spec = importlib.util.find_spec("elftools")
     if spec is None or spec.origin is None:
         return None

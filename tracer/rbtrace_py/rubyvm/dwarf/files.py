@@ -1,8 +1,8 @@
-"""The file with a binary's DWARF: itself, or a separate one that is found and checked.
+"""The file with a binary's DWARF: the binary, or a separate file that is verified.
 
-Where distributions put debug files is a convention of gdb's: by build-id under
-``/usr/lib/debug/.build-id``, or by the name in ``.gnu_debuglink`` beside the binary, in
-``.debug`` there, or under ``/usr/lib/debug``.
+The paths of debug files follow gdb's convention: by build-id in
+``/usr/lib/debug/.build-id``, or by the name in ``.gnu_debuglink`` in the directory of
+the binary, in its ``.debug``, or below ``/usr/lib/debug``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rbtrace_py.linux.paths_in_root import open_in_root
 from rbtrace_py.linux.text import safe_text
 
 LARGEST = 1 << 30
-"""Bytes of a file that is read for its DWARF; a Ruby with all of it has 50 MB."""
+"""Maximum size of a file with DWARF; a Ruby with all of its DWARF has 50 MB."""
 
 _DEBUG = b"/usr/lib/debug"
 _BLOCK = 1 << 20
@@ -30,7 +30,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DebugFile:
-    """A file with DWARF, open; ``path`` is safe to show."""
+    """An open file with DWARF; ``path`` is safe to print."""
 
     fd: int
     path: str
@@ -46,8 +46,8 @@ def debug_file(
         elf: The binary.
         fd: Its descriptor.
         path: Its path in the target's root.
-        roots: Directories to search as if each was ``/``, in this order. No link leads
-            out of them. b"" is our own root.
+        roots: Directories to search in this order, each as if it were ``/``. Links
+            cannot lead out of them. b"" is our own root.
     """
     if has_dwarf(elf):
         yield DebugFile(fd, safe_text(path))
@@ -61,7 +61,7 @@ def debug_file(
 
 
 def has_dwarf(elf: ElfFile) -> bool:
-    """Return whether ``.debug_info`` is in the file itself, not only its header."""
+    """Return whether the file contains ``.debug_info``, not only its header."""
     for name in (b".debug_info", b".zdebug_info"):
         if any(s.type != SHT_NOBITS and s.size > 0 for s in elf.named(name)):
             return elf.size <= LARGEST
@@ -99,7 +99,7 @@ def _by_link(path: bytes, name: bytes) -> Iterator[bytes]:
 def _open(
     root: bytes, path: bytes, identity: bytes | None, crc: int | None
 ) -> DebugFile | None:
-    """Open a debug file if it is the one with that build-id, or that CRC-32."""
+    """Open a debug file if it has that build-id, or that CRC-32."""
     fd = _open_regular(root, path)
     if fd is None:
         return None
@@ -128,7 +128,8 @@ def _belongs(fd: int, identity: bytes | None, crc: int | None) -> bool:
 def _open_regular(root: bytes, path: bytes) -> int | None:
     """Open a regular file in a root, or return None.
 
-    It is opened by name only at first: opening a FIFO waits, opening a device acts.
+    It is opened with O_PATH first: opening a FIFO blocks, and opening a device may have
+    side effects.
     """
     try:
         handle = _open_by_name(root, path)
@@ -155,7 +156,7 @@ def _open_by_name(root: bytes, path: bytes) -> int:
 
 
 def _crc(fd: int, size: int) -> int:
-    """CRC-32 of the first ``size`` bytes, which are at most LARGEST."""
+    """Return the CRC-32 of the first ``size`` bytes, at most LARGEST."""
     value, offset = 0, 0
     while offset < size and (block := os.pread(fd, _BLOCK, offset)):
         value = zlib.crc32(block, value)

@@ -1,14 +1,14 @@
-"""Look members up in the DWARF of a file, as a program of its own.
+"""A separate program that looks up members in the DWARF of a file.
 
-The file is a target's. DWARF is a language with references, and whoever writes it
-can make any reader of it run long or grow large; so it is read in a process that
-limits itself, and whose end, however it ends, is only an answer that did not come.
+The file is a target's. DWARF is a language with references, so a malicious file can
+make any reader run long or use much memory. It is therefore read in a process that
+limits itself. If that process dies, there is just no answer.
 
-Standard input is one JSON object: ``fd`` (of the file), ``members``, ``units``
-(base names of source files, in the order to look in), ``memory`` (bytes), ``seconds``
-(of CPU), ``path`` (where pyelftools is). Standard output is one JSON object: for each
-member that was found, ``[bit offset, size in bits]``; the size is 0 unless it is a
-bit field. This file imports nothing of the package.
+Standard input is one JSON object: ``fd`` (of the file), ``members``, ``units`` (base
+names of source files, in search order), ``memory`` (bytes), ``seconds`` (of CPU),
+``path`` (of pyelftools). Standard output is one JSON object with ``[bit offset, size in
+bits]`` for each member found; the size is 0 unless it is a bit field. This file imports
+nothing from the package.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _PEELED = (
     "DW_TAG_atomic_type",
 )
 _DEEPEST = 32
-"""Typedefs of typedefs, structures in structures, imports of imports."""
+"""Maximum nesting of typedefs, structures, and imports."""
 
 
 class Missing(Exception):
-    """A name that the DWARF read so far does not explain."""
+    """A name that the DWARF read so far does not define."""
 
 
 class Declared(Missing):
-    """A structure of which only the name, ``args[0]``, is there."""
+    """A structure that is only declared; ``args[0]`` is its name."""
 
 
 class Types:
-    """The types of some units by name; a unit is read when it is needed."""
+    """The types of some units by name; units are read on demand."""
 
     def __init__(self, units: Iterable[Any]) -> None:
         self._units = iter(units)
@@ -51,7 +51,7 @@ class Types:
         self._imported: set[int] = set()
 
     def read_next(self) -> bool:
-        """Read one more unit; False if there is none."""
+        """Read one more unit; return False if there is none."""
         for unit in self._units:
             self._read(unit.get_top_DIE(), 0)
             return True
@@ -67,7 +67,7 @@ class Types:
                     self._named.setdefault(name, []).append(die)
 
     def _import(self, die: Any, depth: int) -> None:
-        """A partial unit that several share, as dwz makes them."""
+        """Read a partial unit that several units share, as dwz makes them."""
         with suppress(Exception):
             shared = die.get_DIE_from_attribute("DW_AT_import")
             if shared.offset not in self._imported:
@@ -75,7 +75,7 @@ class Types:
                 self._read(shared, depth + 1)
 
     def structure(self, name: str) -> Any:
-        """Return the first structure of that name, or typedef, that has members."""
+        """Return the first structure with members of this name, or of this typedef."""
         other = name
         for die in self._named.get(name, ()):
             try:
@@ -114,10 +114,10 @@ def _peel(die: Any) -> Any:
 
 
 def find(types: Types, member: str) -> tuple[int, int]:
-    """Return bit offset and size in bits (0 if no bit field) of ``member``.
+    """Return the bit offset and the size in bits (0: not a bit field) of ``member``.
 
-    It is ``structure.member[.member…]``, ``sizeof structure``, or a sum of such
-    with `` + `` between. Raises Missing.
+    It is ``structure.member[.member…]``, ``sizeof structure``, or a sum of these with
+    `` + `` between. Raises Missing.
     """
     offset, bits = 0, 0
     for term in member.split(" + "):
@@ -144,7 +144,7 @@ def _walk(structure: Any, path: list[str]) -> tuple[int, int]:
 
 
 def _member(structure: Any, name: str, depth: int) -> tuple[Any, int]:
-    """The member and its bit offset; members of nameless members count as its own."""
+    """Return a member and its bit offset, searching anonymous members too."""
     for child in structure.iter_children():
         if child.tag != "DW_TAG_member":
             continue
@@ -160,7 +160,7 @@ def _member(structure: Any, name: str, depth: int) -> tuple[Any, int]:
 
 
 def _bit_offset(member: Any) -> int:
-    """From the structure's beginning; DWARF 2 and 3 count bit fields from above."""
+    """Return a bit offset. DWARF 2 and 3 count bit fields from the highest bit."""
     attributes = member.attributes
     if "DW_AT_data_bit_offset" in attributes:
         return _number(member, "DW_AT_data_bit_offset")
@@ -185,7 +185,7 @@ def _sized(kind: Any) -> Any:
 
 
 def _number(die: Any, attribute: str) -> int:
-    """A constant; older compilers write a member's place as an expression."""
+    """Return a constant; older compilers write a member's offset as an expression."""
     found = die.attributes.get(attribute)
     if found is None:
         raise Missing(attribute)
@@ -195,14 +195,14 @@ def _number(die: Any, attribute: str) -> int:
 
 
 def _plus_uconst(expression: bytes) -> int:
-    """DW_OP_plus_uconst (0x23) and its ULEB128."""
+    """Evaluate a DW_OP_plus_uconst (0x23) with its ULEB128."""
     if not 2 <= len(expression) <= 8 or expression[0] != 0x23:
         raise Missing("an expression")
     return sum((byte & 0x7F) << 7 * i for i, byte in enumerate(expression[1:]))
 
 
 def in_order(units: Iterable[Any], wanted: list[str]) -> list[Any]:
-    """The units whose source file is ``wanted``, in that order."""
+    """Return the units whose source file is ``wanted``, in that order."""
     found: dict[str, list[Any]] = {}
     for unit in units:
         name = posixpath.basename(_name(unit.get_top_DIE()) or "")
@@ -212,7 +212,7 @@ def in_order(units: Iterable[Any], wanted: list[str]) -> list[Any]:
 
 
 def look_up(types: Types, members: list[str]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield what is found, reading units only while something is missing."""
+    """Yield the members found, reading units only while some are missing."""
     missing = list(members)
     while missing and types.read_next():
         still: list[str] = []
@@ -233,7 +233,7 @@ def _limit(request: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Answer the one request; 1 if the file has no DWARF that can be read."""
+    """Answer one request; return 1 if the file has no readable DWARF."""
     request = json.load(sys.stdin)
     sys.path.append(request["path"])
     _limit(request)
@@ -245,7 +245,7 @@ def main() -> int:
             return 1
         info = file.get_dwarf_info(follow_links=False)
         units = in_order(info.iter_CUs(), request["units"])
-        # Type units (DWARF 4) hold what several units share, one type each.
+        # Type units (DWARF 4) contain one type each, which several units share.
         shared = info.iter_TUs() if units and info.has_debug_types() else ()
         types = Types(chain(units, shared))
         json.dump(dict(look_up(types, request["members"])), sys.stdout)
@@ -256,5 +256,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except Exception as error:
-        # Whatever hostile bytes make pyelftools raise.
+        # Malicious files may make pyelftools raise any exception.
         sys.exit(f"{type(error).__name__}: {error}"[:200])

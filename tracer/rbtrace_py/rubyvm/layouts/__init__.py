@@ -1,11 +1,12 @@
-"""The layouts that are known: a file a minor version, by its structures' own words.
+"""The known layouts: one file per minor version, with the structures' member names.
 
-``ruby_2_1.py`` has all of them, each later file what differs from the version before.
+``ruby_2_1.py`` is complete. Each later file contains the differences from the previous
+version.
 
-From 2.7 on one thing depends on how a Ruby was configured: what lies behind a
-``rb_jmpbuf_t``, which is 40 bytes with ``__builtin_setjmp`` and 200 without. The tables
-are for the former, as gcc has it by default; Debian's 3.3 and 3.4 are the latter. It
-moves ``fiber_prev`` and ``fiber_status``, and in 2.7 and 3.0 also ``th_name``.
+Since 2.7 the layout depends on one configuration option: ``rb_jmpbuf_t`` has 40 bytes
+with ``__builtin_setjmp`` and 200 without. The tables assume the former, gcc's default.
+Debian's 3.3 and 3.4 use the latter. It moves ``fiber_prev`` and ``fiber_status``, and
+in 2.7 and 3.0 also ``th_name``.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ VERSIONS = (
     (4, 0),
     (4, 1),
 )
-"""Those that have a file, ascending."""
+"""Versions that have a file, ascending."""
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?!\d)", re.ASCII)
 
 
 def parse(version: str) -> tuple[int, int, int]:
-    """Return ``(3, 1, 2)`` of ``3.1.2``; the last is 0 where there is none.
+    """Parse ``3.1.2`` as ``(3, 1, 2)``; a missing last number is 0.
 
-    Raises UnknownRuby if it is no version.
+    Raises UnknownRuby if it is not a version.
     """
     match = _VERSION.match(version)
     if match is None:
@@ -45,7 +46,7 @@ def parse(version: str) -> tuple[int, int, int]:
 
 
 def table_for(version: str) -> Table:
-    """Return the table of ``version`` (``3.1.2``), its patch release considered.
+    """Return the table of ``version`` (``3.1.2``), including changes of patch releases.
 
     Raises UnknownRuby if its minor version has no file; the hint names the nearest.
     """
@@ -76,9 +77,9 @@ def _unknown(version: str, minor: tuple[int, int]) -> UnknownRuby:
 
 
 def nearest(minor: tuple[int, int]) -> tuple[int, int]:
-    """Return the known minor version next to ``minor``; of two, the later.
+    """Return the known minor version nearest to ``minor``; the later one of two.
 
-    A major version counts as much as ten minor ones.
+    A major version counts as ten minor ones.
     """
     wanted = 10 * minor[0] + minor[1]
     return min(
@@ -96,7 +97,7 @@ def layout_from(
     version: str,
     picked: Mapping[str, tuple[Origin, Field]] | None = None,
 ) -> Layout:
-    """Return the layout of a Ruby of ``version``: its table's, but for ``picked``."""
+    """Return the layout of ``version``: its table, overridden by ``picked``."""
     fields = {name: (Origin.TABLE, field) for name, field in table.fields.items()}
     fields.update(picked or {})
     offsets = {
@@ -107,4 +108,4 @@ def layout_from(
 
 
 OFFSETS = tuple(field.name for field in fields_of(Offsets))
-"""The names an ``Offsets`` has."""
+"""The names of the fields of ``Offsets``."""

@@ -1,4 +1,4 @@
-"""Types of control frames, by the Rubies that share them (vm_core.h)."""
+"""Types of control frames, by the versions that share them (vm_core.h)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IN_EP_MASK = 0x7FFF0001
 """VM_FRAME_MAGIC_MASK."""
 
 IN_EP_2_5: Mapping[str, int] = {**IN_EP, "RESCUE": 0x88880001, "DUMMY": 0x99990001}
-"""2.5: not yet kept within what a Fixnum of 32 bits holds."""
+"""2.5: not yet limited to a 32-bit Fixnum."""
 
 IN_EP_2_4: Mapping[str, int] = {
     "METHOD": 0x11110001,
@@ -36,7 +36,7 @@ IN_EP_2_4: Mapping[str, int] = {
     "RESCUE": 0xAAAA0001,
     "DUMMY": 0xBBBB0001,
 }
-"""2.4, with procs and lambdas as types of their own."""
+"""2.4, with separate types for procs and lambdas."""
 
 IN_EP_2_4_MASK = 0xFFFF0001
 

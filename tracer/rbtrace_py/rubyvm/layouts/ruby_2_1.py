@@ -1,11 +1,12 @@
 """Ruby 2.1, x86-64.
 
-An iseq is no object and has no body; names of symbols are in an st_table by ID; the
-fibers of a thread are Ruby objects, so that none of their fields are here.
+An iseq is not an object and has no body. Symbol names are in an st_table by ID. The
+fibers of a thread are Ruby objects, so their fields are missing here.
 
-Verified: DWARF of 2.1.10 as compiled from its release. The headers and the beginning of
-``rb_objspace`` did not change in what is here from 2.1.0 on. The symbols, whose unit
-(parse.c) was not compiled: computed from the structure.
+Verified by the DWARF of 2.1.10, compiled from its release. The headers and the
+beginning of ``rb_objspace`` are unchanged since 2.1.0 as far as they are used here. The
+offsets of symbols, whose unit (parse.c) was not compiled, are computed from the
+structure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rbtrace_py.rubyvm.layout import (
 from rbtrace_py.rubyvm.layouts.frames import IN_FLAG, IN_FLAG_MASK
 
 NEWEST = 10
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = Traits(
     line_table=LineTable.POSITION_IN_ENTRY,

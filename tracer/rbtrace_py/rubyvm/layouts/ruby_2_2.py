@@ -1,8 +1,8 @@
 """Ruby 2.2, x86-64.
 
-An iseq is no object and has no body.
+An iseq is not an object and has no body.
 
-Verified: DWARF of 2.2.0 and 2.2.10 as compiled from their releases; they agree.
+Verified by the DWARF of 2.2.0 and 2.2.10, compiled from their releases, which agree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rbtrace_py.rubyvm.layout import Field, ThreadList, changed
 from rbtrace_py.rubyvm.layouts import ruby_2_1 as before
 
 NEWEST = 10
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,

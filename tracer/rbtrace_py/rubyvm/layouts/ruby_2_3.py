@@ -1,7 +1,7 @@
 """Ruby 2.3, x86-64.
 
-Verified: DWARF of 2.3.0 and 2.3.8 as compiled from their releases. They differ from
-2.3.5 on in what follows ``rb_vm_t.waiting_fds``, which is new there.
+Verified by the DWARF of 2.3.0 and 2.3.8, compiled from their releases. Since 2.3.5
+there is a new member, ``rb_vm_t.waiting_fds``, which moves the members after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtrace_py.rubyvm.layouts import ruby_2_2 as before
 from rbtrace_py.rubyvm.layouts.frames import IN_FLAG_2_3
 
 NEWEST = 8
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,
@@ -63,10 +63,10 @@ FIELDS = changed(
 )
 
 CHANGES: Mapping[int, Differences] = {
-    # ``rb_vm_t.waiting_fds`` came before.
+    # ``rb_vm_t.waiting_fds`` was inserted before these members.
     5: {
         "vm_threads": 312,
         "vm_objspace": 1600,
     },
 }
-"""By the patch release from which on they hold."""
+"""Differences by the first patch release that has them."""

@@ -1,7 +1,7 @@
 """Ruby 2.4, x86-64.
 
-Verified: DWARF of 2.4.0 and 2.4.10 as compiled from their releases. They differ from
-2.4.2 on in what follows ``rb_vm_t.waiting_fds``, which is new there.
+Verified by the DWARF of 2.4.0 and 2.4.10, compiled from their releases. Since 2.4.2
+there is a new member, ``rb_vm_t.waiting_fds``, which moves the members after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtrace_py.rubyvm.layouts import ruby_2_3 as before
 from rbtrace_py.rubyvm.layouts.frames import IN_EP_2_4, IN_EP_2_4_MASK
 
 NEWEST = 10
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,
@@ -53,10 +53,10 @@ FIELDS = changed(
 )
 
 CHANGES: Mapping[int, Differences] = {
-    # ``rb_vm_t.waiting_fds`` came before.
+    # ``rb_vm_t.waiting_fds`` was inserted before these members.
     2: {
         "vm_threads": 312,
         "vm_objspace": 1600,
     },
 }
-"""By the patch release from which on they hold."""
+"""Differences by the first patch release that has them."""

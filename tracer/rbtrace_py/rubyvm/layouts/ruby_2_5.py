@@ -1,7 +1,7 @@
 """Ruby 2.5, x86-64.
 
-Verified: DWARF of 2.5.0, 2.5.1 and 2.5.9 as compiled from their releases. They differ
-from 2.5.4 on in what follows ``rb_vm_t.fork_gen``, which is new there.
+Verified by the DWARF of 2.5.0, 2.5.1, and 2.5.9, compiled from their releases. Since
+2.5.4 there is a new member, ``rb_vm_t.fork_gen``, which moves the members after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtrace_py.rubyvm.layouts import ruby_2_4 as before
 from rbtrace_py.rubyvm.layouts.frames import IN_EP_2_5
 
 NEWEST = 9
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,
@@ -59,10 +59,10 @@ FIELDS = changed(
 )
 
 CHANGES: Mapping[int, Differences] = {
-    # ``rb_vm_t.fork_gen`` came before.
+    # ``rb_vm_t.fork_gen`` was inserted before these members.
     4: {
         "vm_threads": 320,
         "vm_objspace": 1176,
     },
 }
-"""By the patch release from which on they hold."""
+"""Differences by the first patch release that has them."""

@@ -1,6 +1,6 @@
 """Ruby 2.6, x86-64.
 
-Verified: DWARF of 2.6.0 and 2.6.10 as compiled from their releases; they agree.
+Verified by the DWARF of 2.6.0 and 2.6.10, compiled from their releases, which agree.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rbtrace_py.rubyvm.layouts import ruby_2_5 as before
 from rbtrace_py.rubyvm.layouts.frames import IN_EP, IN_EP_MASK
 
 NEWEST = 10
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,

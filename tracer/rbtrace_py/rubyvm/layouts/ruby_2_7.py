@@ -1,8 +1,8 @@
 """Ruby 2.7, x86-64.
 
-Verified: DWARF of 2.7.0, 2.7.4 and 2.7.8 as compiled from their releases; they agree.
-The fields of a walk also on Debian's running 2.7.4, and what its
-rb_mjit_min_header has.
+Verified by the DWARF of 2.7.0, 2.7.4, and 2.7.8, compiled from their releases, which
+agree. The fields needed for a walk were also verified with Debian's running 2.7.4 and
+its rb_mjit_min_header.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rbtrace_py.rubyvm.layout import Field, changed
 from rbtrace_py.rubyvm.layouts import ruby_2_6 as before
 
 NEWEST = 8
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,

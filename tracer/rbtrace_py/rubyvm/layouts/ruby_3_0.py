@@ -1,7 +1,7 @@
 """Ruby 3.0, x86-64.
 
-Verified: DWARF of 3.0.0, 3.0.2 and 3.0.7 as compiled from their releases; they agree.
-The fields of a walk also on a running 3.0.7.
+Verified by the DWARF of 3.0.0, 3.0.2, and 3.0.7, compiled from their releases, which
+agree. The fields needed for a walk were also verified with a running 3.0.7.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rbtrace_py.rubyvm.layout import Field, changed
 from rbtrace_py.rubyvm.layouts import ruby_2_7 as before
 
 NEWEST = 7
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,

@@ -1,9 +1,9 @@
 """Ruby 3.1, x86-64.
 
-Verified: DWARF of 3.1.0, 3.1.2 and 3.1.7 as compiled from their releases. They differ
-from 3.1.5 on in what follows ``rb_vm_t.loaded_features_realpath_map``, which is new
-there. The fields of a walk also on Debian's running 3.1.2, and what its
-rb_mjit_min_header has.
+Verified by the DWARF of 3.1.0, 3.1.2, and 3.1.7, compiled from their releases. Since
+3.1.5 there is a new member, ``rb_vm_t.loaded_features_realpath_map``, which moves the
+members after it. The fields needed for a walk were also verified with Debian's running
+3.1.2 and its rb_mjit_min_header.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rbtrace_py.rubyvm.layout import Differences, Field, changed
 from rbtrace_py.rubyvm.layouts import ruby_3_0 as before
 
 NEWEST = 7
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,
@@ -47,9 +47,9 @@ FIELDS = changed(
 )
 
 CHANGES: Mapping[int, Differences] = {
-    # ``rb_vm_t.loaded_features_realpath_map`` came before.
+    # ``rb_vm_t.loaded_features_realpath_map`` was inserted before this member.
     5: {
         "vm_objspace": 1112,
     },
 }
-"""By the patch release from which on they hold."""
+"""Differences by the first patch release that has them."""

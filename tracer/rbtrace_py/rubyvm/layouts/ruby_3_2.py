@@ -1,8 +1,8 @@
 """Ruby 3.2, x86-64.
 
-Verified: DWARF of 3.2.0, 3.2.2, 3.2.3, 3.2.7 and 3.2.11 as compiled from their
-releases. They differ in what follows members of ``rb_vm_t`` that were new in 3.2.3 and
-3.2.7. The fields of a walk also on a running 3.2.9.
+Verified by the DWARF of 3.2.0, 3.2.2, 3.2.3, 3.2.7, and 3.2.11, compiled from their
+releases. 3.2.3 and 3.2.7 have new members of ``rb_vm_t``, which move the members after
+them. The fields needed for a walk were also verified with a running 3.2.9.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtrace_py.rubyvm.layout import ClassPath, Differences, Field, StringStyle,
 from rbtrace_py.rubyvm.layouts import ruby_3_1 as before
 
 NEWEST = 11
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,
@@ -61,13 +61,13 @@ FIELDS = changed(
 )
 
 CHANGES: Mapping[int, Differences] = {
-    # ``rb_vm_t.loaded_features_realpath_map`` came before.
+    # ``rb_vm_t.loaded_features_realpath_map`` was inserted before this member.
     3: {
         "vm_objspace": 1136,
     },
-    # ``rb_vm_t.inserting_constant_cache_id`` came before.
+    # ``rb_vm_t.inserting_constant_cache_id`` was inserted before this member.
     7: {
         "vm_objspace": 1144,
     },
 }
-"""By the patch release from which on they hold."""
+"""Differences by the first patch release that has them."""

@@ -1,7 +1,7 @@
 """Ruby 3.3, x86-64.
 
-Verified: DWARF of 3.3.0, 3.3.8 and 3.3.11 as compiled from their releases; they agree.
-The fields of a walk also on Debian's running 3.3.8.
+Verified by the DWARF of 3.3.0, 3.3.8, and 3.3.11, compiled from their releases, which
+agree. The fields needed for a walk were also verified with Debian's running 3.3.8.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rbtrace_py.rubyvm.layout import ClassPath, Field, changed
 from rbtrace_py.rubyvm.layouts import ruby_3_2 as before
 
 NEWEST = 11
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,

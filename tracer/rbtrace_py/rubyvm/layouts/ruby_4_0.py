@@ -1,8 +1,8 @@
 """Ruby 4.0, x86-64.
 
-Verified: DWARF of 4.0.0 and 4.0.5 as compiled from their releases; they agree. The
-fields of a walk also on a running 4.0.5. ``gvl_holder``, ``mutex_serial`` and
-``ec_serial`` by that of 4.0.5 alone.
+Verified by the DWARF of 4.0.0 and 4.0.5, compiled from their releases, which agree. The
+fields needed for a walk were also verified with a running 4.0.5. ``gvl_holder``,
+``mutex_serial``, and ``ec_serial`` were verified by the DWARF of 4.0.5 only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtrace_py.rubyvm.layout import Differences, Field, changed
 from rbtrace_py.rubyvm.layouts import ruby_3_4 as before
 
 NEWEST = 5
-"""The newest patch release that this was verified with."""
+"""The newest patch release that verified this."""
 
 TRAITS = replace(
     before.TRAITS,
@@ -58,10 +58,9 @@ FIELDS = changed(
 )
 
 CHANGES: Mapping[int, Differences] = {
-    # Unverified, by the source alone: ``rb_vm_t.master_box`` comes before the rest of
-    # the VM, two pointers more in ``struct rb_thread_sched`` before ``running_ec``.
-    # Where the GVL's queue and holder are between them is not
-    # known.
+    # Unverified, from the source only: ``rb_vm_t.master_box`` was inserted at the
+    # beginning of the VM, and two pointers in ``struct rb_thread_sched`` before
+    # ``running_ec``. The positions of the GVL's queue and holder are unknown.
     6: {
         "vm_objspace": 1256,
         "ractor_running_ec": 328,
@@ -71,4 +70,4 @@ CHANGES: Mapping[int, Differences] = {
         "gvl_holder": None,
     },
 }
-"""By the patch release from which on they hold."""
+"""Differences by the first patch release that has them."""

@@ -1,7 +1,7 @@
-"""Ruby 4.1, x86-64: of its development branch, as no release is out.
+"""Ruby 4.1, x86-64, from its development branch, because it is not released yet.
 
-Verified: DWARF of builds of 28 July and 7 August 2026 (120c8fa88c, ac8d936d60), and
-their running programs. The release may move members.
+Verified by the DWARF of builds of 28 July and 7 August 2026 (120c8fa88c, ac8d936d60),
+and with programs running on them. The release may move members.
 """
 
 from __future__ import annotations
@@ -77,5 +77,5 @@ DEVELOPMENT: Mapping[str, Differences] = {
         "objspace_count": 2584,
     },
 }
-"""Differences of revisions of the development branch, by their day. The first that a
-program's memory does not contradict counts."""
+"""Differences of revisions of the development branch, by date. The first one that the
+program's memory does not contradict is used."""

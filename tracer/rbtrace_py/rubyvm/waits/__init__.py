@@ -1,1 +1,1 @@
-"""What threads and fibers wait for, as the VM has it: by frames, locks and queues."""
+"""What threads and fibers wait for, from the VM's frames, locks, and queues."""

@@ -1,8 +1,8 @@
-"""Which methods wait, and for what: their names, and the frames they are found by.
+"""Methods that wait: their names, the kinds of their waits, and their frames.
 
-The receiver of the method that waits is in its control frame: the queue, the thread
-that is to end, the IO. A fiber of a scheduler waits in the scheduler's hook, which the
-waiting method called.
+The receiver of a waiting method is in its control frame: the queue, the thread to join,
+the IO. A fiber of a scheduler waits in a hook of the scheduler, which the waiting
+method called.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ RESOLVERS = frozenset(
         "Socket.getnameinfo", "Socket.gethostbyname",
     )
 )  # fmt: skip
-"""Methods that ask for a host's name; from 3.3 on native threads do that for them
+"""Methods that resolve host names; since 3.3 native threads do that for them
 (ext/socket/raddrinfo.c)."""
 
 MONITORS = ("Monitor#enter", "Monitor#synchronize", "Monitor#mon_enter",
@@ -65,22 +65,22 @@ REQUIRES = ("Kernel#require", "Kernel#require_relative")
 _HOOKS = ("block", "kernel_sleep", "io_wait", "io_read", "io_write", "io_pread",
           "io_pwrite", "io_select", "io_close", "process_wait", "address_resolve",
           "timeout_after", "blocking_operation_wait")  # fmt: skip
-"""Methods of a fiber scheduler that Ruby calls in place of waiting itself
+"""Methods of a fiber scheduler that Ruby calls instead of waiting itself
 (Fiber::Scheduler)."""
 _MOST_HOOK_FRAMES = 64
-"""How deep the frames of a scheduler may be upon the method that waits."""
+"""Maximum frames of a scheduler on top of the method that waits."""
 
 
 def kind_of_call(name: str) -> WaitKind | None:
-    """Return what a method of Ruby itself waits for; None where that is not known."""
+    """Return the kind of a Ruby method's wait, or None if unknown."""
     kind = WaitKind.MUTEX if plain(name) in MONITORS else None
     return WAITING.get(plain(name), kind)
 
 
 def hook_place(shown: Sequence[ControlFrame]) -> int | None:
-    """Return the place of the method that called a scheduler's hook, None for none.
+    """Return the index of the method that called a scheduler's hook, or None.
 
-    A method that waits calls nothing else of the program, but for those with a block.
+    A waiting method calls no other code of the program, except methods with a block.
     """
     for place, frame in enumerate(shown[1 : _MOST_HOOK_FRAMES + 1]):
         hook, caller = shown[place], plain(native_name(frame))
@@ -93,12 +93,12 @@ def hook_place(shown: Sequence[ControlFrame]) -> int | None:
 
 
 def is_of_ractor(frame: ControlFrame) -> bool:
-    """Is it a method that waits for a ractor?"""
+    """Return whether the method waits for a ractor."""
     return WAITING.get(native_name(frame)) is WaitKind.RACTOR
 
 
 def frame_of(frame: ControlFrame) -> Frame:
-    """Return what reports show of a frame, which has that."""
+    """Return the visible frame of a control frame that has one."""
     assert frame.node.frame is not None
     return frame.node.frame
 
@@ -108,7 +108,7 @@ def _method(frame: ControlFrame) -> str:
 
 
 def native_name(frame: ControlFrame) -> str:
-    """Name of a method of Ruby itself or of an extension, "" for a program's own."""
+    """Return the name of a method of Ruby or an extension; "" for a program's own."""
     one, iseq = frame_of(frame), frame.node.iseq
     is_native = one.kind is FrameKind.C or (iseq is not None and iseq.is_internal)
     return one.name if is_native else ""

@@ -1,4 +1,4 @@
-"""The GVLs of a process: who is in the queue for each, and who holds it."""
+"""The GVLs of a process: their queues and holders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rbtrace_py.rubyvm.values import Values
 
 
 class Gvls:
-    """Reads them, one of each ractor; up to 2.7 one of the process."""
+    """Reads the GVLs, one per ractor; up to 2.7 one per process."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -20,8 +20,8 @@ class Gvls:
     def waiters(self, threads: Sequence[VmThread]) -> set[int]:
         """Return the addresses of threads that are in the queue for a GVL.
 
-        A thread that has slept, or done a system call, is there as well, and its
-        status still says that it sleeps. Empty too where the layout does not tell.
+        This includes threads after a sleep or a system call, whose status still says
+        that they sleep. The set is empty if the layout lacks the offsets.
         """
         node = self._offsets.th_gvl_node
         if node is None:
@@ -31,7 +31,7 @@ class Gvls:
         return {one - node for head in heads for one in self._queued(head)} & known
 
     def _queue(self, thread: VmThread) -> int:
-        """Return the place of the head of the queue for a thread's GVL, or 0."""
+        """Return the address of the head of the queue for a thread's GVL, or 0."""
         offsets = self._offsets
         base = offsets.ractor_running_ec
         if not self._values.traits.has_ractors:
@@ -41,15 +41,16 @@ class Gvls:
         return thread.running - base + offsets.gvl_queue
 
     def of_holder(self, thread: VmThread) -> HeldGvl:
-        """Return the GVL of a thread that has it."""
+        """Return the GVL of a thread that holds it."""
         head = self._queue(thread)
         return HeldGvl(head, len(self._queued(head)) if head else 0)
 
     def holders(self, threads: Sequence[VmThread]) -> dict[int, int]:
         """Return the address of the thread that holds the GVL of each ractor, or 0.
 
-        By the GVL's own word: the ractor's running thread is still the one before, as
-        long as a new thread is not interrupted. Empty where the layout does not tell.
+        The GVL's own word is used, because the ractor's running thread is still the
+        former one until a new thread is interrupted. The dict is empty if the layout
+        lacks the offsets.
         """
         base, offset = self._offsets.ractor_running_ec, self._offsets.gvl_holder
         if base is None or offset is None:
@@ -65,14 +66,14 @@ class Gvls:
         return found
 
     def ractors(self, threads: Sequence[VmThread]) -> dict[int, int]:
-        """Return the numbers of the ractors of these threads, by their addresses."""
+        """Return the numbers of the ractors of these threads, by address."""
         base = self._offsets.ractor_running_ec
         if base is None:
             return {}
         return {one.running - base: one.ractor for one in threads}
 
     def _queued(self, head: int) -> list[int]:
-        """Return the nodes of a list_head, which changes while threads run.
+        """Return the nodes of a list_head, which may change meanwhile.
 
         A node that was removed meanwhile refers to itself.
         """

@@ -1,8 +1,8 @@
-"""What a thread or a fiber waits for, by its innermost frames and the VM's structures.
+"""What a thread or a fiber waits for, from its innermost frames and VM structures.
 
-The receiver of the method that waits is in its control frame: the queue, the thread
-that is to end, the IO. A Mutex is named by the thread itself as well, where code that
-has no frame locks it (``require``, ``autoload``, a Monitor, an IO's own lock).
+The receiver of a waiting method is in its control frame: the queue, the thread to join,
+the IO. The thread itself also refers to a Mutex, even if code without a frame locks it
+(``require``, ``autoload``, a Monitor, an IO's own lock).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from rbtrace_py.rubyvm.waits.calls import (
 
 _AUTOLOAD = "Module#autoload"
 _ID_SCOPE, _ID_CONST = 0xE, 0xA
-"""The bits of an ID that say that it is of a constant (id.h)."""
+"""The bits of an ID that identify a constant (id.h)."""
 _MONITOR_MUTEX = 16
-"""``struct rb_monitor`` (ext/monitor/monitor.c): count, owner, mutex."""
+"""Offset of mutex in ``struct rb_monitor`` (ext/monitor/monitor.c)."""
 
 _LIMITS = {
     "Thread#join": 0,
@@ -47,24 +47,31 @@ _LIMITS = {
     "IO#wait_readable": 0,
     "IO#wait_writable": 0,
 }
-"""The argument that is the longest time to wait, of functions in C."""
+"""Index of the timeout argument, of functions in C."""
 _LIMIT = "timeout"
-"""The parameter that is it, of Ruby's own methods in Ruby (thread_sync.rb)."""
+"""Name of the timeout parameter, of Ruby's own methods in Ruby (thread_sync.rb)."""
 
 _MOST_ARGUMENTS = 16
 
 
 class RubyWait(NamedTuple):
-    """What one thread or fiber waits for, as the VM has it.
+    """The wait of one thread or fiber, according to the VM.
 
-    call: the method that waits; object, class_name: its receiver, mostly
-    owner, owner_fiber: who holds a lock, or is to end: addresses, 0 where not known
-    owner_serial: number of the fiber that holds it, if the owner does not run it
-    is_free: nobody held the lock; has_ended: the fiber that holds it has ended
-    fd: the receiver's descriptor; pid: of the child that is waited for
-    ractor: address of the ractor that is waited for
-    path: of the file that is required, or the constant's name; safe to show
-    autoload: ID of the constant that another thread loads
+    Attributes:
+        kind: Kind of the wait.
+        call: The method that waits.
+        object, class_name: Usually its receiver.
+        owner: Address of the thread that holds the lock, or that must end; 0: unknown.
+        owner_fiber: Address of the fiber that holds the lock; 0: unknown.
+        owner_serial: Number of the fiber that holds the lock, if the owner does not run
+            it.
+        is_free: True if the lock was not held.
+        has_ended: True if the fiber that holds the lock has ended.
+        fd: Descriptor of the receiver.
+        pid: Pid of the child process.
+        ractor: Address of the ractor.
+        path: Path of the required file, or name of the constant; safe to print.
+        autoload: ID of the constant that another thread loads.
     """
 
     kind: WaitKind
@@ -89,7 +96,7 @@ class RubyWait(NamedTuple):
 
 
 class RubyWaits:
-    """Reads them. Raises NoSuchTarget once the process is gone, and nothing else."""
+    """Reads waits. Raises only NoSuchTarget, once the process is gone."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -98,10 +105,11 @@ class RubyWaits:
         self._locals = LocalsReader(values)
 
     def of_thread(self, thread: int, frames: Sequence[ControlFrame]) -> RubyWait | None:
-        """Return what a thread that does not run waits for; None: not known.
+        """Return what a thread that does not run waits for; None if unknown.
 
-        thread: address of its ``rb_thread_t``
-        frames: of the fiber that it runs, the newest first
+        Args:
+            thread: Address of its ``rb_thread_t``.
+            frames: Frames of the fiber that it runs, newest first.
         """
         shown = [frame for frame in frames if frame.node.frame is not None]
         try:
@@ -120,10 +128,10 @@ class RubyWaits:
             return None
 
     def _constant(self, frame: ControlFrame) -> int:
-        """Return the ID of the constant that Ruby code is about to have, 0 for none.
+        """Return the ID of the constant that Ruby code is about to read, or 0.
 
-        Up to 3.1 ``getconstant`` has it as its operand, just before the pc, and code
-        that sleeps there waits for the thread that loads it, with no Mutex.
+        Up to 3.1 it is the operand of ``getconstant``, just before the pc. Code that
+        sleeps there waits, without a Mutex, for the thread that loads the constant.
         """
         iseq, pc = frame.node.iseq, frame.node.pc
         if not self._values.traits.autoloads_without_mutex:
@@ -136,7 +144,7 @@ class RubyWaits:
         return word if name and name[0].isupper() else 0
 
     def loads(self, frames: Sequence[ControlFrame], constant: int) -> bool | None:
-        """Has a thread with these frames begun to load a constant? None: not known."""
+        """Return whether a thread with these frames loads a constant, or None."""
         shown = [frame for frame in frames if frame.node.frame is not None]
         for callee, caller in pairwise(shown):
             if frame_of(callee).name != REQUIRES[0]:
@@ -151,7 +159,7 @@ class RubyWaits:
         return False
 
     def _without_frames(self, thread: int) -> RubyWait | None:
-        """The thread of ``Process.detach`` runs no code of Ruby."""
+        """The thread of ``Process.detach`` runs no Ruby code."""
         offset = self._offsets.th_self
         if offset is None:
             return None
@@ -160,7 +168,7 @@ class RubyWaits:
         return RubyWait(WaitKind.CHILD, "Process.detach") if is_waiter else None
 
     def of_fiber(self, frames: Sequence[ControlFrame]) -> RubyWait | None:
-        """Return what a suspended fiber waits for in its scheduler; None: nothing."""
+        """Return what a suspended fiber waits for in its scheduler, or None."""
         shown = [frame for frame in frames if frame.node.frame is not None]
         place = hook_place(shown)
         try:
@@ -169,7 +177,7 @@ class RubyWaits:
             return None
 
     def has_scheduler(self, thread: int) -> bool:
-        """Has the thread a fiber scheduler? False as well where that is not known."""
+        """Return whether the thread has a fiber scheduler; False if unknown."""
         offset = self._offsets.th_scheduler
         if offset is None:
             return False
@@ -181,7 +189,7 @@ class RubyWaits:
     # ----------------------------------------------------------------- mutexes
 
     def _locking(self, thread: int) -> int:
-        """Return the Mutex that the thread itself says it waits for, or 0."""
+        """Return the Mutex that the thread's structure says it waits for, or 0."""
         offset = self._offsets.th_locking_mutex
         if offset is None:
             return 0
@@ -194,7 +202,7 @@ class RubyWaits:
         frames: Sequence[ControlFrame],
         shown: Sequence[ControlFrame],
     ) -> RubyWait:
-        """A Monitor is what people know, not the Mutex in it; or a file, of require."""
+        """Return the wait, with a Monitor in place of its Mutex, or a required file."""
         call = native_name(shown[0]) if shown else ""
         if plain(call) in MONITORS:
             return self._of_mutex(mutex, shown[0].receiver, call)
@@ -219,7 +227,7 @@ class RubyWaits:
         return found._replace(owner=owner, owner_serial=serial)
 
     def _other_serial(self, mutex: int, thread: int) -> int:
-        """Return the number of the fiber that holds a Mutex; 0: that which runs."""
+        """Return the number of the fiber that holds a Mutex; 0: the running fiber."""
         offsets = self._offsets
         if None in (offsets.mutex_serial, offsets.ec_serial, offsets.th_ec):
             return 0
@@ -231,7 +239,7 @@ class RubyWaits:
         return self._values.u64(ec + (self._offsets.ec_serial or 0))
 
     def fiber_of(self, serial: int, fibers: Sequence[Fiber]) -> int:
-        """Return the address of the fiber with that number, 0: it is not among them."""
+        """Return the address of the fiber with this number, or 0 if it is missing."""
         for fiber in fibers:
             try:
                 if self._serial(fiber.ec) == serial:
@@ -255,10 +263,10 @@ class RubyWaits:
     def _of_call(
         self, frames: Sequence[ControlFrame], shown: Sequence[ControlFrame]
     ) -> RubyWait:
-        """What the first of ``shown`` waits for, as far as that can be told."""
+        """Return what the first of ``shown`` waits for, as far as known."""
         names = [plain(native_name(frame)) for frame in shown[:2]]
         if names == ["Mutex#sleep", "ConditionVariable#wait"]:
-            shown = shown[1:]  # which calls it, before 4.0
+            shown = shown[1:]  # its caller, before 4.0
         while len(shown) > 1 and is_of_ractor(shown[0]) and is_of_ractor(shown[1]):
             shown = shown[1:]  # Ractor#value calls Ractor::Port#receive, in 4.0
         found = self._of_frame(frames, shown[0])
@@ -333,9 +341,9 @@ class RubyWaits:
     def _limit(
         self, frames: Sequence[ControlFrame], shown: Sequence[ControlFrame]
     ) -> float | None:
-        """Return the seconds that a call waits at most; None: none, or not known."""
+        """Return the maximum seconds that a call waits; None: unlimited or unknown."""
         if [native_name(frame) for frame in shown[1:2]] == ["Monitor#wait_for_cond"]:
-            shown = shown[1:]  # which calls the method of the condition variable
+            shown = shown[1:]  # its caller, the method of the condition variable
         frame, call = shown[0], native_name(shown[0])
         argument = _LIMITS.get(plain(call))
         value = None
@@ -358,10 +366,10 @@ class RubyWaits:
     def _arguments(
         self, frames: Sequence[ControlFrame], frame: ControlFrame
     ) -> list[int] | None:
-        """The arguments of a C function; None if they are not on the stack.
+        """Return the arguments of a C function; None if they are not on the stack.
 
-        They lie between the receiver, which the caller's stack pointer is at, and the
-        environment of the function itself (vm_call_cfunc of vm_insnhelper.c).
+        They are between the receiver, to which the caller's stack pointer points, and
+        the function's own environment (vm_call_cfunc of vm_insnhelper.c).
         """
         place = frames.index(frame)
         if frame.node.iseq is not None or place + 1 >= len(frames):
