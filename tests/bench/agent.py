@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from table import Ratio, Row, interleaved, ns
 
-from rbtrace_py.agent.arming import Armed, Selector, What
+from rbtrace_py.agent.arming import Armed, ArmRequest, Selector
 from rbtrace_py.agent.shared import HookMode, SharedMemory
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
@@ -44,19 +44,19 @@ GOALS = {
 OVER_EMPTY = 1.5
 LESS_THAN_RBTRACE = 50
 
-WHAT: Mapping[str, What] = {
-    EMPTY: What(HookMode.EMPTY),
-    TABLE: What(HookMode.TABLE),
-    RING: What(HookMode.RING),
-    SLOW: What(HookMode.SLOW, threshold_ns=1_000_000_000),
-    TWO: What(
+WHAT: Mapping[str, ArmRequest] = {
+    EMPTY: ArmRequest(HookMode.EMPTY),
+    TABLE: ArmRequest(HookMode.TABLE),
+    RING: ArmRequest(HookMode.RING),
+    SLOW: ArmRequest(HookMode.SLOW, threshold_ns=1_000_000_000),
+    TWO: ArmRequest(
         HookMode.RING,
         select=(
             Selector("Web::Page", "singleton", "layout"),
             Selector("Web::Request", "instance", "query"),
         ),
     ),
-    TABLE_C: What(HookMode.TABLE, c_calls=True),
+    TABLE_C: ArmRequest(HookMode.TABLE, c_calls=True),
 }
 
 
@@ -141,7 +141,7 @@ def _running(library: str | None) -> Iterator[Program]:
 
 
 @contextmanager
-def _armed(pid: int, what: What) -> Iterator[None]:
+def _armed(pid: int, what: ArmRequest) -> Iterator[None]:
     with Process(pid) as process:
         armed = Armed(process, _with_offsets(what, process))
         over = threading.Event()
@@ -157,11 +157,11 @@ def _armed(pid: int, what: What) -> Iterator[None]:
             armed.close()
 
 
-def _with_offsets(what: What, process: Process) -> What:
+def _with_offsets(what: ArmRequest, process: Process) -> ArmRequest:
     offsets = hook_offsets(process)
     assert offsets, "the bench wants to measure what is usual"
-    fields = {name: getattr(what, name) for name in What.__dataclass_fields__}
-    return What(**{**fields, "offsets": offsets})
+    fields = {name: getattr(what, name) for name in ArmRequest.__dataclass_fields__}
+    return ArmRequest(**{**fields, "offsets": offsets})
 
 
 def _drain(memory: SharedMemory, over: threading.Event) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from rbtrace_py.agent.arming import Armed, What
+from rbtrace_py.agent.arming import Armed, ArmRequest
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.linux.process import Process
 
@@ -19,7 +19,7 @@ from rbtrace_py.linux.process import Process
 def main() -> None:
     with Process(int(sys.argv[1])) as process:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        with Armed(process, What(HookMode.EMPTY)):
+        with Armed(process, ArmRequest(HookMode.EMPTY)):
             with os.fdopen(int(os.environ["RBTRACE_READY_FD"]), "w") as ready:
                 ready.write("attached\n")
             signal.sigwait({signal.SIGINT})

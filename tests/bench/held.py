@@ -12,7 +12,7 @@ from contextlib import closing
 
 from table import Row
 
-from rbtrace_py.agent.arming import Armed, Selector, What
+from rbtrace_py.agent.arming import Armed, ArmRequest, Selector
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.linux.process import Process
 from targets import HERE, Target
@@ -45,7 +45,7 @@ def _of(words: tuple[str, ...], rounds: int) -> list[Row]:
 
 def _round(words: tuple[str, ...]) -> tuple[str, str]:
     target = Target(*words, str(HERE / "ruby" / "gvl.rb"), str(METHODS))
-    what = What(HookMode.TABLE, select=SELECT)
+    what = ArmRequest(HookMode.TABLE, select=SELECT)
     with (
         closing(target),
         Process(target.pid) as process,

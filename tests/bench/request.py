@@ -16,7 +16,7 @@ from pathlib import Path
 from realapp import PACKAGES, can_run
 from table import Row, compared, interleaved
 
-from rbtrace_py.agent.arming import Armed, What
+from rbtrace_py.agent.arming import Armed, ArmRequest
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.methods.hook_offsets import hook_offsets
@@ -60,18 +60,18 @@ def _rounds(rounds: int) -> Mapping[str, Sequence[float]]:
             )
 
 
-def _modes(offsets: dict[str, int] | None) -> Mapping[str, What | None]:
+def _modes(offsets: dict[str, int] | None) -> Mapping[str, ArmRequest | None]:
     table, slow = HookMode.TABLE, HookMode.SLOW
     return {
         NOTHING: None,
-        EMPTY: What(HookMode.EMPTY, offsets=offsets),
-        "count method": What(table, histograms=False, offsets=offsets),
-        "latency method": What(table, offsets=offsets),
-        "calls --slow 100": What(slow, threshold_ns=10**8, offsets=offsets),
+        EMPTY: ArmRequest(HookMode.EMPTY, offsets=offsets),
+        "count method": ArmRequest(table, histograms=False, offsets=offsets),
+        "latency method": ArmRequest(table, offsets=offsets),
+        "calls --slow 100": ArmRequest(slow, threshold_ns=10**8, offsets=offsets),
     }
 
 
-def _measure(target: Target, process: Process, what: What | None) -> float:
+def _measure(target: Target, process: Process, what: ArmRequest | None) -> float:
     if what is None:
         return float(target.ask("serve"))
     with Armed(process, what):

@@ -21,7 +21,7 @@ import pytest
 import rubies
 from commands import Tracer, answer, by_key, run
 from processes import TIMEOUT, Target, comes_true, read_line, times
-from rbtrace_py.agent.arming import Armed, What
+from rbtrace_py.agent.arming import Armed, ArmRequest
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.aggregate.calls import CallEventKind
 from rbtrace_py.linux.process import Process
@@ -85,7 +85,7 @@ def test_the_same_trees(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all methods hooked, also for selectors."""
-    monkeypatch.setattr(What, "names_methods", property(lambda self: False))
+    monkeypatch.setattr(ArmRequest, "names_methods", property(lambda self: False))
 
 
 def table(pid: int, target: Target, *steps: str) -> dict[str, tuple[int, int, int]]:
@@ -452,7 +452,7 @@ def test_a_child_has_none_of_it(target: Target, trace: Trace) -> None:
 
 @pytest.fixture
 def armed(target: Target) -> Iterator[Armed]:
-    what = What(HookMode.RING, select=selectors_of(["Shop#hidden"], []))
+    what = ArmRequest(HookMode.RING, select=selectors_of(["Shop#hidden"], []))
     with Process(target.pid) as process, Armed(process, what) as armed:
         assert armed.targets == 1
         yield armed
@@ -482,7 +482,10 @@ def test_a_target_of_an_arming_before(target: Target) -> None:
     """It is silent where all methods are hooked, which tell of its calls themselves."""
     code = "$before = Tracepoint::Agent::Native.target(60_000);"
     code += "$before.enable(target: Shop.instance_method(:hidden))"
-    with Process(target.pid) as process, Armed(process, What(HookMode.TABLE)) as armed:
+    with (
+        Process(target.pid) as process,
+        Armed(process, ArmRequest(HookMode.TABLE)) as armed,
+    ):
         assert armed.targets is None
         evaluated(target, code)
         evaluated(target, "2.times { Shop.new.send(:hidden) }; $before.disable")

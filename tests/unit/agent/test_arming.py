@@ -17,7 +17,7 @@ import pytest
 from agent_memory import file_of, make_control, make_data
 
 from rbtrace_py.agent import arming, client
-from rbtrace_py.agent.arming import Armed, Selector, Unsupported, What
+from rbtrace_py.agent.arming import Armed, ArmRequest, Selector, Unsupported
 from rbtrace_py.agent.client import AgentError
 from rbtrace_py.agent.protocol import BrokenAgent, Map, decode_map, encode
 from rbtrace_py.agent.shared import HookMode
@@ -127,8 +127,8 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAgent]:
     made.thread.join(60)
 
 
-def arm(what: What | None = None, process: Any = None, **rest: Any) -> Armed:
-    return Armed(process or Process(), what or What(HookMode.RING), **rest)
+def arm(what: ArmRequest | None = None, process: Any = None, **rest: Any) -> Armed:
+    return Armed(process or Process(), what or ArmRequest(HookMode.RING), **rest)
 
 
 def names(*methods: Map) -> Map:
@@ -137,7 +137,7 @@ def names(*methods: Map) -> Map:
 
 def test_what_is_asked(agent: FakeAgent) -> None:
     select = [Selector("A", "instance", None)]
-    what = What(HookMode.SLOW, threshold_ns=5, cpu=True, select=select)
+    what = ArmRequest(HookMode.SLOW, threshold_ns=5, cpu=True, select=select)
     with pytest.raises(BrokenAgent, match="something else"):
         arm(what)
     asked = agent.asked[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rubies
-from rbtrace_py.agent.arming import Armed, What
+from rbtrace_py.agent.arming import Armed, ArmRequest
 from rbtrace_py.agent.shared import Condition, HookMode
 from rbtrace_py.linux.process import Process
 from rbtrace_py.rubyvm.layouts import VERSIONS, layout_from, table_for
@@ -33,7 +33,7 @@ def test_the_hook_keeps_them(name: str) -> None:
     ):
         offsets = hook_offsets(process)
         assert offsets is not None
-        with Armed(process, What(HookMode.RING, offsets=offsets)) as armed:
+        with Armed(process, ArmRequest(HookMode.RING, offsets=offsets)) as armed:
             for step in ("trees", "threads", "fibers"):
                 running.target.step(step)
             assert not armed.counters().conditions & Condition.MISMATCH

@@ -124,7 +124,7 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
-class What:
+class ArmRequest:
     """An arm request: the events to hook, and their processing (docs/agent/arming.md).
 
     Attributes:
@@ -236,7 +236,7 @@ class Armed(Closing):
     def __init__(
         self,
         process: Process,
-        what: What,
+        request: ArmRequest,
         before: Callable[[Map], None] = lambda hello: None,
         seconds: float = ARM_SECONDS,
         before_all: Callable[[Map, str], None] = lambda hello, why: None,
@@ -245,7 +245,7 @@ class Armed(Closing):
 
         Args:
             process: The process.
-            what: The arm request.
+            request: The arm request.
             before: Called before anything is done.
             seconds: Time limit of arming.
             before_all: Called before all methods, or those written in C, are hooked
@@ -255,7 +255,7 @@ class Armed(Closing):
         self._names: list[CalledMethod] = []
         self._names_size = 0
         self._requested = 0  # methods whose names were requested
-        self.select = tuple(what.select)
+        self.select = tuple(request.select)
         self._learnt = time.monotonic()
         self.ended: RbtraceError | None = None
         self.shared: Any = None
@@ -269,7 +269,7 @@ class Armed(Closing):
         self._agent = Agent(process)
         try:
             before(self._agent.hello)
-            self._arm(what, seconds, before_all)
+            self._arm(request, seconds, before_all)
         except BaseException:
             self.close()
             raise
@@ -280,10 +280,13 @@ class Armed(Closing):
         return "+MN" in (_text(self._agent.hello.get("description")) or "").split()
 
     def _arm(
-        self, what: What, seconds: float, before_all: Callable[[Map, str], None]
+        self,
+        request: ArmRequest,
+        seconds: float,
+        before_all: Callable[[Map, str], None],
     ) -> None:
         hello = self._agent.hello
-        if what.cpu and self.shares_natives:
+        if request.cpu and self.shares_natives:
             raise Unsupported(
                 f"threads of process {self._process.pid} share native threads"
                 " (RUBY_MN_THREADS=1): on-CPU times of calls are unknown"
@@ -293,22 +296,22 @@ class Armed(Closing):
                 f"the agent in process {self._process.pid} cannot see methods:"
                 f" {_text(hello.get('native_reason')) or 'it has no hook'}"
             )
-        self._agent.event_bound = bound_of_exit(what.max_methods)
-        reply = self._order(what, seconds, before_all)
+        self._agent.event_bound = bound_of_exit(request.max_methods)
+        reply = self._order(request, seconds, before_all)
         files = self._agent.take_files()
         if len(files) != 2:
             raise MalformedAnswer("no shared memory was sent")
         self.shared = SharedMemory(*files)
         header = self.shared.header
         for name, found, most in (
-            ("methods", header.methods.capacity, what.max_methods),
+            ("methods", header.methods.capacity, request.max_methods),
             ("histograms", header.blocks.capacity, MAX_BLOCKS),
-            ("streams", header.streams.capacity, what.max_streams),
-            ("records", header.ring_records, what.ring_records),
+            ("streams", header.streams.capacity, request.max_streams),
+            ("records", header.ring_records, request.ring_records),
         ):
             if found > most:
                 raise MalformedAnswer(f"more {name} than requested")
-        if header.mode is not what.mode:
+        if header.mode is not request.mode:
             raise MalformedAnswer("something else was armed than requested")
         targets = reply.get("targets")
         self.targets = targets if isinstance(targets, int) else None
@@ -350,14 +353,17 @@ class Armed(Closing):
         return tuple(one for number, one in enumerate(self.select) if number in found)
 
     def _order(
-        self, what: What, seconds: float, before_all: Callable[[Map, str], None]
+        self,
+        request: ArmRequest,
+        seconds: float,
+        before_all: Callable[[Map, str], None],
     ) -> Map:
         """Arm the methods one by one, or all together if that is impossible."""
         hello = self._agent.hello
-        has_targets = what.names_methods and hello.get("targets") is True
-        if what.c_calls or not has_targets:
+        has_targets = request.names_methods and hello.get("targets") is True
+        if request.c_calls or not has_targets:
             before_all(hello, "")
-        arguments = what.arguments()
+        arguments = request.arguments()
         if has_targets:
             try:
                 return self._agent.call("arm", arguments | {"targets": True}, seconds)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rbtrace_py.agent.arming import Armed, What
+from rbtrace_py.agent.arming import Armed, ArmRequest
 from rbtrace_py.agent.protocol import BrokenAgent, Map
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.agent.starting import HOLD_SECONDS
@@ -67,10 +67,10 @@ class CallsOptions(HookOptions):
     ring_records: int = RING_RECORDS
     switches: bool = False
 
-    def request(self, most: int = MOST_MEMORY) -> What:
+    def request(self, most: int = MOST_MEMORY) -> ArmRequest:
         """Return how to arm the hook; its rings take at most ``most`` bytes."""
         streams, records = ring_sizes(self.ring_records, most)
-        return What(
+        return ArmRequest(
             mode=HookMode.RING if self.slow_ns is None else HookMode.SLOW,
             c_calls=self.c_calls,
             gc=self.gc,
@@ -249,7 +249,7 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
     def trace(self, pid: int, armed: Armed) -> TracedProcess[Told]:
         """Return the reader of a process's records."""
 
-    def _request(self, process: Process) -> What:
+    def _request(self, process: Process) -> ArmRequest:
         """Size the rings; traced processes may share one memory limit."""
         room = memory_room(process)
         if room is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from rbtrace_py.agent.arming import ARM_SECONDS, Armed, Selector, What
+from rbtrace_py.agent.arming import ARM_SECONDS, Armed, ArmRequest, Selector
 from rbtrace_py.agent.place import connect
 from rbtrace_py.agent.protocol import Map
 from rbtrace_py.agent.starting import HOLD_SECONDS
@@ -64,7 +64,7 @@ class HookSession(AgentSession[Hooked]):
         """``Armed.native`` of all processes."""
 
     @abstractmethod
-    def _request(self, process: Process) -> What:
+    def _request(self, process: Process) -> ArmRequest:
         """Return what to arm in a process, without offsets."""
 
     def _arm_hook(

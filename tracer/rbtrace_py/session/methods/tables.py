@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rbtrace_py.agent.arming import DIGITS, Armed, HookMismatch, What
+from rbtrace_py.agent.arming import DIGITS, Armed, ArmRequest, HookMismatch
 from rbtrace_py.agent.shared import Condition, HookMode
 from rbtrace_py.agent.tables import Counted, Tables
 from rbtrace_py.aggregate.histogram import Histogram
@@ -120,8 +120,8 @@ class Methods(HookSession["_HookedProcess"], CountingSession):
         self._hooked.append(hooked)
         self._add(process, hooked, armed.held)
 
-    def _request(self, process: Process) -> What:
-        return What(
+    def _request(self, process: Process) -> ArmRequest:
+        return ArmRequest(
             HookMode.TABLE,
             methods="method" in self.words,
             c_calls="method" in self.words and self.options.c_calls,
