@@ -21,7 +21,7 @@ from injecting import build_registers, injected, settles, state
 from processes import ROOT, Target, comes_true, is_soak, read_line, times
 from rbtrace_py.agent.client import Agent
 from rbtrace_py.agent.inject import NotAcknowledged
-from rbtrace_py.agent.loading import NotLoaded, Said, agent_text, alone
+from rbtrace_py.agent.loading import LoaderLinks, NotLoaded, agent_text, alone
 from rbtrace_py.agent.place import NoAgent, connect
 from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.errors import RbtraceError
@@ -299,16 +299,16 @@ def test_it_becomes_another_program(step: str) -> None:
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> Iterator[tuple[Said, Path]]:
+def said(tmp_path: Path) -> Iterator[tuple[LoaderLinks, Path]]:
     """Yield what reads the file of a process (this one), and that file's place."""
     with (
         Process(os.getpid()) as process,
-        Said(process, str(tmp_path), process.program) as reader,
+        LoaderLinks(process, str(tmp_path), process.program) as reader,
     ):
         yield reader, tmp_path / "said"
 
 
-def test_what_the_process_said(said: tuple[Said, Path]) -> None:
+def test_what_the_process_said(said: tuple[LoaderLinks, Path]) -> None:
     reader, path = said
     assert not reader.has_begun()
     path.with_name("begun").symlink_to("begun")
@@ -331,7 +331,7 @@ def test_what_the_process_said(said: tuple[Said, Path]) -> None:
             reader.await_end(0)
 
 
-def test_what_is_not_the_link_it_should_be(said: tuple[Said, Path]) -> None:
+def test_what_is_not_the_link_it_should_be(said: tuple[LoaderLinks, Path]) -> None:
     """No file is opened; a link of another user's counts for nothing."""
     reader, path = said
     for make in (path.touch, path.mkdir, lambda: os.mkfifo(path)):

@@ -18,7 +18,7 @@ from injecting import injected
 
 from rbtrace_py.agent.detour import Busy
 from rbtrace_py.agent.inject import NotAcknowledged, inject
-from rbtrace_py.agent.loading import Said
+from rbtrace_py.agent.loading import LoaderLinks
 from rbtrace_py.linux.process import Process
 from rbtrace_py.linux.ptrace.tracee import Tracee
 from rbtrace_py.linux.ptrace.tracing_thread import in_a_thread
@@ -59,7 +59,7 @@ def test_for_the_end_of_loading(tmp_path: Path) -> None:
     """Loading takes long if busy threads keep the GVL."""
     with (
         Process(os.getpid()) as process,
-        Said(process, str(tmp_path), process.program) as said,
+        LoaderLinks(process, str(tmp_path), process.program) as said,
     ):
 
         def wait() -> None:

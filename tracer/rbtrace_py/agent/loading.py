@@ -125,7 +125,7 @@ def load_agent(
     text = agent_text()
     with (
         placed(process, files, socket_places(process)) as (folder, socket),
-        Said(process, folder, ruby.program) as said,
+        LoaderLinks(process, folder, ruby.program) as said,
     ):
         at("placed")
         peer = pid_seen_by(process)
@@ -200,7 +200,7 @@ def _greet(
         _pause(process, program, backoff.pause())
 
 
-class Said(Closing):
+class LoaderLinks(Closing):
     """The links that load.rb has created, which the process may have replaced."""
 
     def __init__(self, process: Process, folder: str, program: bytes) -> None:
