@@ -35,15 +35,15 @@ class StoppedThread:
         self._tracee.interrupt()
         stop = self._wait()
         while not stop.is_interrupt:
-            self._tracee.go_on(stop.signal if stop.is_delivery else 0)
+            self._tracee.resume(stop.signal if stop.is_delivery else 0)
             stop = self._wait()
         self.registers = self._tracee.registers()
         return self.registers
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let it run on from where it was stopped."""
         self._tracee.set_registers(as_if_not_stopped(self.registers))
-        self._tracee.go_on()
+        self._tracee.resume()
 
     def call(self, function: int, *arguments: int, room: int) -> int:
         """Return what ``function`` returns; it may use ``room`` bytes that ``reserved``
@@ -53,7 +53,7 @@ class StoppedThread:
         self._memory.write(top, _HOME.to_bytes(8, "little"))
         self._tracee.set_mask((1 << 64) - 1 & ~(1 << _SIGSEGV - 1))
         self._tracee.set_registers(self.registers.calling(function, arguments, top))
-        self._tracee.go_on()
+        self._tracee.resume()
         stop = self._wait()
         after = self._tracee.registers()
         self._tracee.set_xstate(xstate)

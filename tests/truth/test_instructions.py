@@ -136,7 +136,7 @@ class Busy:
                 found.same += 1
                 self.true.append((at, walked.stack.frames))
         finally:
-            self.thread.go_on()
+            self.thread.resume()
 
     def _is_of_old_frame(self, ours: list[Row], truth: list[Row]) -> bool:
         """Return whether Ruby gives the newest frame the method of an older frame.

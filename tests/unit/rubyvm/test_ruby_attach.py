@@ -181,7 +181,7 @@ class Beginning:
             while stop := tracee.wait(time.monotonic() + TIMEOUT):
                 yield
                 signal = stop.signal if stop.is_delivery else 0
-                tracee.go_on_to_call(signal)
+                tracee.resume_to_call(signal)
         assert stop is not None
 
     def close(self) -> None:

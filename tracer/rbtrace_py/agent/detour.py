@@ -124,7 +124,7 @@ class Detour:
             stop = self._wait()
             if stop.is_interrupt:
                 return stop.signal
-            self._tracee.go_on(stop.signal if stop.is_delivery else 0)
+            self._tracee.resume(stop.signal if stop.is_delivery else 0)
 
     def _check(self) -> None:
         """Raise Busy if the thread cannot be diverted here."""
@@ -195,7 +195,7 @@ class Detour:
         """Follow the thread to the ``rt_sigreturn`` with the frame at ``frame_at``."""
         signal = 0
         while True:
-            self._tracee.go_on_to_call(signal)
+            self._tracee.resume_to_call(signal)
             stop = self._wait()
             signal = 0
             if stop.is_delivery:
@@ -235,7 +235,7 @@ class Detour:
         self._restore_all(without_kernel(self._registers))
         self._tracee.interrupt()
         self._at("interrupted again")
-        self._tracee.go_on()
+        self._tracee.resume()
         self._at("going back")
         self._await_interrupt()
         self._at("stopped again")

@@ -206,7 +206,7 @@ class HeldStart:
         """
         signal = 0
         while True:
-            tracee.go_on_to_call(signal)
+            tracee.resume_to_call(signal)
             stop = self._next_stop(tracee)
             if stop is None or stop.is_interrupt:
                 return False

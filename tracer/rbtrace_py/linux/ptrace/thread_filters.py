@@ -60,7 +60,7 @@ def _await_stop(tracee: Tracee) -> None:
     while (stop := tracee.wait(deadline)) is not None:
         if stop.is_interrupt:
             return
-        tracee.go_on(stop.signal if stop.is_delivery else 0)
+        tracee.resume(stop.signal if stop.is_delivery else 0)
     raise RbtraceError(
         f"thread {tracee.tid} could not be paused in time",
         "Try again: it may be deep in the kernel, or frozen (docker pause)",

@@ -65,7 +65,7 @@ class TraceeStop(NamedTuple):
 
     @property
     def is_delivery(self) -> bool:
-        """True before a signal is delivered, which ``go_on`` must pass on."""
+        """True before a signal is delivered, which ``resume`` must pass on."""
         return self.event == 0 and not self.signal & _IN_CALL
 
 
@@ -126,11 +126,11 @@ class Tracee:
         if state in "ZX":
             raise gone(self.tid)
 
-    def go_on(self, signal: int = 0) -> None:
+    def resume(self, signal: int = 0) -> None:
         """Continue the thread, and deliver ``signal`` if it is not 0."""
         self._do(_CONT, 0, signal)
 
-    def go_on_to_call(self, signal: int = 0) -> None:
+    def resume_to_call(self, signal: int = 0) -> None:
         """Continue the thread to the next entry or exit of a system call."""
         self._do(_SYSCALL, 0, signal)
 
