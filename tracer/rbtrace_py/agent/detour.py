@@ -114,7 +114,7 @@ class Detour:
             self._floor = self._vectors
             self._memory.write(self._vectors, area)
         except BaseException:
-            self._let_go()
+            self._release()
             raise
         self._at("saved")
 
@@ -223,7 +223,7 @@ class Detour:
         """Restore the thread and release it."""
         if self._is_away:
             self._come_back()
-        self._let_go()
+        self._release()
         self._at("detached")
 
     def _come_back(self) -> None:
@@ -250,7 +250,7 @@ class Detour:
         self._tracee.set_registers(registers)
         self._at("registers restored")
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._tracee.set_registers(as_if_not_stopped(self._registers))
         self._at("restored")
         self._detach()
