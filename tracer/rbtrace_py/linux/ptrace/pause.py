@@ -196,7 +196,7 @@ class _Tracer(threading.Thread):
         if found is None:
             return False
         if found.si_code not in (os.CLD_TRAPPED, os.CLD_STOPPED):
-            self._bury(tid)
+            self._reap(tid)
             return True
         _, status = os.waitpid(tid, WALL | os.WNOHANG)
         held = self._held[tid]
@@ -205,7 +205,7 @@ class _Tracer(threading.Thread):
         held.signal = os.WSTOPSIG(status) if status >> 16 == 0 else 0
         return True
 
-    def _bury(self, tid: int) -> None:
+    def _reap(self, tid: int) -> None:
         """Reap a thread that ended, but leave the exit code of our child process."""
         del self._held[tid]
         if tid != self._process.pid or not self._is_our_child():
@@ -234,7 +234,7 @@ class _Tracer(threading.Thread):
         except ChildProcessError:
             return
         if found is not None and found.si_code != os.CLD_TRAPPED:
-            self._bury(tid)
+            self._reap(tid)
 
 
 def _sleeps(tid: int) -> bool:
