@@ -278,7 +278,7 @@ class Agent(Closing):
                 raise MalformedAnswer("an answer to another request")
             if head.type is FrameType.DATA:
                 size = bounds[head.request].size
-                self._take(head, payload, long[head.request], size, sinks)
+                self._process_data(head, payload, long[head.request], size, sinks)
                 continue
             data = long[head.request] if head.flags else payload
             bound = bounds[head.request]
@@ -298,7 +298,7 @@ class Agent(Closing):
             raise MalformedAnswer("too many events")
         self.events.append(event)
 
-    def _take(
+    def _process_data(
         self, head: Head, payload: bytes, long: bytearray, size: int, sinks: Sinks
     ) -> None:
         """Process a DATA frame; ``size`` is the maximum length of the map ``long``."""

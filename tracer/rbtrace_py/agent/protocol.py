@@ -225,7 +225,7 @@ class _Reader:
         self._left -= 1
         if depth > _DEPTH or self._left < 0:
             raise MalformedAnswer("a map that is too deep or too large")
-        match bytes(self._take(1)):
+        match bytes(self._next_bytes(1)):
             case b"n":
                 return None
             case b"t":
@@ -233,14 +233,14 @@ class _Reader:
             case b"f":
                 return False
             case b"i":
-                return _I64.unpack(self._take(8))[0]
+                return _I64.unpack(self._next_bytes(8))[0]
             case b"d":
-                return _DOUBLE.unpack(self._take(8))[0]
+                return _DOUBLE.unpack(self._next_bytes(8))[0]
             case b"s":
                 text = self._text()
                 return text if self._is_data else safe_text(text.encode())
             case b"b":
-                return bytes(self._take(self._length()))
+                return bytes(self._next_bytes(self._length()))
             case b"a":
                 return [self.value(depth + 1) for _ in range(self._number(1))]
             case b"m":
@@ -258,7 +258,7 @@ class _Reader:
 
     def _text(self) -> str:
         try:
-            return str(self._take(self._length()), "utf-8")
+            return str(self._next_bytes(self._length()), "utf-8")
         except UnicodeDecodeError:
             raise MalformedAnswer("a string that is not UTF-8") from None
 
@@ -270,10 +270,10 @@ class _Reader:
         return number
 
     def _length(self) -> int:
-        number: int = _U32.unpack(self._take(4))[0]
+        number: int = _U32.unpack(self._next_bytes(4))[0]
         return number
 
-    def _take(self, size: int) -> memoryview:
+    def _next_bytes(self, size: int) -> memoryview:
         end = self._at + size
         if end > len(self._data):
             raise MalformedAnswer("a truncated value")

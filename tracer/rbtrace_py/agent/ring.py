@@ -54,7 +54,7 @@ class Ring:
             raise BrokenAgent("the agent took back published records")
         self._is_open = True
         waiting = sum(map(ne, last, self._tails))
-        return self._take(first, last, max(_LEAST, most // waiting))
+        return self._read_records(first, last, max(_LEAST, most // waiting))
 
     def waiting(self) -> int:
         """Return the number of records to read, at most the capacity of the rings."""
@@ -76,7 +76,7 @@ class Ring:
         self._times += [0] * added
         return [self._memory.published(s) for s in range(len(self._tails))]
 
-    def _take(self, first: list[int], last: list[int], room: int) -> RingStep:
+    def _read_records(self, first: list[int], last: list[int], room: int) -> RingStep:
         """Read all records up to ``last``, but at most ``room`` per stream."""
         parts = []
         cut, seen = [], [0]

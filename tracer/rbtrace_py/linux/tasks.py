@@ -130,7 +130,7 @@ class Tasks(Closing):
         """
         found = set()
         for tid in tids:
-            task = self._tasks.get(tid) or self._take(tid)
+            task = self._tasks.get(tid) or self._open_task(tid)
             try:
                 if task is not None and self._is_running(task, tid):
                     found.add(tid)
@@ -161,7 +161,7 @@ class Tasks(Closing):
 
     def state(self, tid: int) -> TaskState | None:
         """Return the state, name, and CPU time of a thread; None if it has ended."""
-        task = self._tasks.get(tid) or self._take(tid)
+        task = self._tasks.get(tid) or self._open_task(tid)
         if task is None:
             return None
         try:
@@ -187,7 +187,7 @@ class Tasks(Closing):
         The delay is complete once the thread gets a CPU, and 0 on a kernel without
         ``schedstat``.
         """
-        task = self._tasks.get(tid) or self._take(tid)
+        task = self._tasks.get(tid) or self._open_task(tid)
         if task is None:
             return None
         try:
@@ -225,7 +225,7 @@ class Tasks(Closing):
             raise ProcessLookupError
         return data
 
-    def _take(self, tid: int) -> _Task | None:
+    def _open_task(self, tid: int) -> _Task | None:
         """Open a thread's files; return None if it has ended."""
         stat_fd = self._open(tid, "stat")
         if stat_fd is None:

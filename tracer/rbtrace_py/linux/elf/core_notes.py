@@ -91,13 +91,13 @@ def parse_core_notes(data: bytes, machine: int) -> CoreNotes:
         if owner != b"CORE":
             continue
         try:
-            _take(notes, kind, body, machine)
+            _add_note(notes, kind, body, machine)
         except (struct.error, ValueError, IndexError):
             notes.malformed += 1
     return notes
 
 
-def _take(notes: CoreNotes, kind: int, body: bytes, machine: int) -> None:
+def _add_note(notes: CoreNotes, kind: int, body: bytes, machine: int) -> None:
     if kind == NT_PRSTATUS and len(notes.threads) < _MAX_THREADS:
         notes.threads.append(_thread(body, machine))
     elif kind == NT_PRPSINFO:
