@@ -79,7 +79,7 @@ module Tracepoint
       def watch_ractors
         return if (flags & INNER).zero? || Ractors.watch || (flags & ~INNER & ANY).positive?
 
-        raise Refusal.new("state", "Ruby #{RUBY_VERSION} crashes if a Ractor begins while collections or new " \
+        raise Refusal.new("state", "Ruby #{RUBY_VERSION} crashes if a Ractor starts while collections or new " \
                                    "objects are hooked, and this program has #{Facts.ractors} Ractors")
       end
 

@@ -25,9 +25,9 @@ module Tracepoint
 
       def call(request, map)
         command = map.delete("command")
-        known = ARGUMENTS[command] or raise Refusal.new("command", "no such command")
+        known = ARGUMENTS[command] or raise Refusal.new("command", "unknown command")
         unknown = map.keys - known
-        raise Refusal.new("argument", "unknown: #{unknown.first(3).join(", ")}") unless unknown.empty?
+        raise Refusal.new("argument", "unknown arguments: #{unknown.first(3).join(", ")}") unless unknown.empty?
 
         check_level(command, map)
         @request = request
@@ -169,7 +169,7 @@ module Tracepoint
       end
 
       def command_shapesdump
-        raise Refusal.new("unsupported", "Ruby #{RUBY_VERSION} has no dump of shapes, 3.3 has") if RUBY_VERSION < "3.3"
+        raise Refusal.new("unsupported", "Ruby #{RUBY_VERSION} cannot dump shapes: it needs 3.3") if RUBY_VERSION < "3.3"
 
         Dump.new(:dump_shapes, flag("gc")).run(@wire, @request, seconds(DUMP_MS))
       end

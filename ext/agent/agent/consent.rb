@@ -19,7 +19,7 @@ module Tracepoint
         return if given.empty?
         return given if LEVELS.include?(given)
 
-        warn "tracepoint/agent: #{VARIABLE} is none of #{LEVELS.join(", ")}: #{given.inspect}"
+        warn "tracepoint/agent: #{VARIABLE} must be one of #{LEVELS.join(", ")}, not #{given.inspect}"
       end
 
       def enough?(level, needed)

@@ -91,19 +91,19 @@ module Tracepoint
 
       # @raise [Refusal] if these methods have to be hooked all at once
       def check
-        refuse("the program has not begun, so that they are not defined yet") if Hold.on?
+        refuse("the program has not started, so the methods are not defined yet") if Hold.on?
         @slices = Slices.new
         @found = PERIODS.keys.to_h { |by| [by, search(by, @slices)] }
         count = @found.values.sum(&:size)
-        refuse("they are more than #{MOST}") if count > MOST
+        refuse("more than #{MOST} methods match") if count > MOST
         slots = GC.stat(:heap_available_slots)
-        refuse("to hook #{count} methods under YJIT, Ruby searches #{slots} objects for each") if
+        refuse("under YJIT, Ruby would search #{slots} objects for each of #{count} methods") if
           Facts.jit == "yjit" && count * slots > MOST_SEARCHED
         blocks, others = @found.values.flatten(1).partition { |found| found.block? && !WITH_BLOCKS }
         @left_out = blocks.map { |found| Names.method_text(found.owner, found.name) }
         return if blocks.empty? || others.any?
 
-        refuse("define_method made #{@left_out.first}, and Ruby #{RUBY_VERSION} takes one TracePoint on such a method")
+        refuse("define_method made #{@left_out.first}, and Ruby #{RUBY_VERSION} allows one TracePoint per such method")
       end
 
       # @return [Integer] number of targets

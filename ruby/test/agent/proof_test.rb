@@ -210,7 +210,7 @@ class AgentProofTest < Minitest::Test
 
   def test_a_level_that_is_none
     output = ruby("require 'tracepoint/agent'; p Tracepoint::Agent::Consent.level", env: { "TRACEPOINT_AGENT" => "all" })
-    assert_match(/TRACEPOINT_AGENT is none of observe, trace, eval: "all"/, output)
+    assert_match(/TRACEPOINT_AGENT must be one of observe, trace, eval, not "all"/, output)
     assert_match(/^nil$/, output)
   end
 

@@ -77,9 +77,9 @@ def test_all_methods_instead_of_the_selected(made: Made) -> None:
     """Unless the command starts the program, which is held before it defines them."""
     asked = Asked(True)
     before = made(asked, False)
-    before(PLAIN, "they are more than 1000")
+    before(PLAIN, "more than 1000 methods match")
     (text,) = asked.texts
-    assert "one by one: they are more than 1000. Hooking all methods slows" in text
+    assert "one by one: more than 1000 methods match. Hooking all methods slows" in text
 
 
 @each
