@@ -84,7 +84,7 @@ class HookSession(AgentSession[Hooked]):
         self._natives.add(armed.native)
         return armed
 
-    def _confirm(self, what: What, hello: Map, why_all: str = "") -> None:
+    def _confirm(self, what: ArmRequest, hello: Map, why_all: str = "") -> None:
         """Confirm what is irreversible before it is done; raise NotConfirmed."""
         if what.methods:
             # A COMMAND is held before it defines its methods.
