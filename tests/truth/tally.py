@@ -50,7 +50,8 @@ class Tally:
         )
 
     def check(self) -> None:
-        """No difference; at most 1 % of the stops flagged, and twice that by chance.
+        """Check for no difference, and for at most 1 % of stops that are flagged or
+        without an answer; a short run may have twice that by chance.
 
         Where a frame is being pushed Ruby's own function crashes: seldom. YJIT of 3.1
         moves ``ec->cfp`` before it fills the frame: so it was at 25 of 10,000 stops. At
@@ -66,7 +67,7 @@ class Tally:
         assert self.flagged <= most, "\n\n".join(
             [f"{self.flagged} flagged of {self.stops}", *self.flags[:12]]
         )
-        assert self.crashed <= max(1, self.stops // 100)
+        assert self.crashed <= most, f"no answer at {self.crashed} of {self.stops}"
 
 
 HEADER = (
