@@ -7,10 +7,11 @@ code declares the structs, too, and checks them (CHECK in ``programs/loading.h``
 from __future__ import annotations
 
 from struct import Struct, calcsize
+from typing import get_type_hints
 
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import MAX_PAIRS, MAX_SLOTS
-from rbtrace_py.model.stack_walk import MOST_KERNEL_FRAMES
+from rbtrace_py.model.stack_walk import MOST_KERNEL_FRAMES, WalkLayout
 
 MAX_OPERANDS = 12
 KEY_TEXT = 64
@@ -113,12 +114,10 @@ SWITCH_RECORD = SharedStruct(
 )
 RUBY = SharedStruct(
     "ruby",
-    "q tls",
-    "Q gc_place gc_mask gc_count local running",
-    "I ec_stack ec_size ec_cfp ec_thread ec_fiber words pc sp iseq ep jit has_zjit",
-    "I th_ec imemo_mask imemo_ment follows th_ractor ractor_ec gvl_queue gvl_node",
-    "I ractor_objspace gc_flags",
-    "Q queue zjit holder",
+    *(
+        f"{kind.__metadata__[0]} {name}"
+        for name, kind in get_type_hints(WalkLayout, include_extras=True).items()
+    ),
 )
 STACK_KEY = SharedStruct("stack_key", "Q hash ids thread marks fiber")
 HEAD = SharedStruct(

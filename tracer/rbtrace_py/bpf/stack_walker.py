@@ -152,7 +152,7 @@ class StackWalker(Closing):
     def walk(self, pid: int, layout: WalkLayout) -> None:
         """Walk this process from here on, or with another layout."""
         self._since.setdefault(pid, time.monotonic_ns())
-        self._program.maps["rubies"].put(pid.to_bytes(4, "little"), _packed(layout))
+        self._program.maps["rubies"].put(pid.to_bytes(4, "little"), RUBY.pack(*layout))
 
     def begin_off_cpu(
         self,
@@ -391,37 +391,4 @@ def _off_cpu_marks(off_cpu: OffCpu) -> int:
         | _STOPPED * off_cpu.is_stopped
         | off_cpu.file_type >> _FORMAT_SHIFT << _FILE_TYPE_SHIFT
         | call << _CALL_SHIFT
-    )
-
-
-def _packed(layout: WalkLayout) -> bytes:
-    """``struct ruby``."""
-    size = layout.cfp_size
-    jit = size if layout.cfp_jit_return is None else layout.cfp_jit_return
-    offsets: Sequence[int] = (
-        *(layout.ec_vm_stack, layout.ec_vm_stack_size, layout.ec_cfp),
-        *(layout.ec_thread, layout.ec_fiber, size, layout.cfp_pc, layout.cfp_sp),
-        *(layout.cfp_iseq, layout.cfp_ep, jit),
-    )
-    return RUBY.pack(
-        layout.tls,
-        *layout.collecting,
-        layout.collections,
-        layout.local_flag,
-        layout.running,
-        *(offset // 8 for offset in offsets),
-        layout.has_zjit,
-        layout.th_ec,
-        layout.imemo_mask,
-        layout.method_entry,
-        layout.follows,
-        layout.th_ractor,
-        layout.ractor_running_ec,
-        layout.gvl_queue,
-        layout.gvl_node,
-        layout.ractor_objspace,
-        layout.objspace_flags,
-        layout.queue,
-        layout.zjit,
-        layout.gvl_holder,
     )

@@ -2,70 +2,85 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 MOST_KERNEL_FRAMES = 127
 """Kernel frames of a stack at most: the default of kernel.perf_event_max_stack."""
 
 
-@dataclass(frozen=True, slots=True)
-class WalkLayout:
-    """A process's Ruby, as the kernel's walk needs it; offsets in bytes.
+S64 = Annotated[int, "q"]
+U64 = Annotated[int, "Q"]
+U32 = Annotated[int, "I"]
+"""Integers of structs in C, by their codes in the module ``struct``."""
 
-    tls: of the word, from a thread's fs base, with the execution context (below 0) or
-        with the thread (above 0); 0: unknown
-    collecting: address and mask of the word that tells of a collection; (0, 0): unknown
-    collections: address of the number of collections so far; 0: unknown
-    local_flag: VM_ENV_FLAG_LOCAL
-    running: address of the word with the thread that has the GVL, up to 2.7; else 0
-    ec_…, cfp_…, th_…, ractor_…: as ``rubyvm.layout.Offsets`` has them; cfp_jit_return
-        is None if the structure lacks this member
-    has_zjit: ZJIT is on, and no pc of an innermost frame is up to date (4.0)
-    zjit: address of the word that is not 0 while ZJIT keeps pc and iseq of its frames
-        in JITFrames (4.1); 0: it never does
-    ractor_objspace: of the pointer to a ractor's own object space; 0: it has none
-    objspace_flags: of the word that tells of a collection, in an object space
-    gvl_queue, gvl_node: of the queue for the GVL in a ractor, and of a place in it in a
-        thread; 0: not known
-    queue: address of the queue, up to 2.7; else 0
-    gvl_holder: of the thread that has the GVL, in a ractor; up to 2.7 its address; 0:
-        not known
-    imemo_mask, method_entry: an object whose flags & mask are this is a method entry
-    follows: children that are forked are walked, too
+
+class WalkLayout(NamedTuple):
+    """A process's Ruby, as the kernel's walk needs it.
+
+    It has the fields of ``struct ruby`` (``bpf/programs/contexts.h``), in that order.
+
+    Attributes:
+        tls: Offset from a thread's fs base of the word with the execution context (if
+            negative) or the thread (if positive); 0 if unknown.
+        gc_place: Address of the word whose bits ``gc_mask`` are set during a
+            collection; 0 if unknown.
+        gc_mask: See ``gc_place``.
+        gc_count: Address of the number of collections so far; 0 if unknown.
+        local: VM_ENV_FLAG_LOCAL.
+        running: Address of the word with the thread that has the GVL, up to Ruby 2.7.
+        ec_stack: Offset in an execution context, in words, like the other ``ec_``.
+        words: Size of a control frame in words.
+        pc: Offset in a control frame, in words, like ``sp``, ``iseq``, ``ep``, ``jit``.
+        jit: Offset of jit_return; ``words`` if the structure lacks it.
+        has_zjit: 1 if ZJIT is on, so that the pc of an innermost frame is stale (4.0).
+        th_ec: Offset in a thread, in bytes, like ``th_ractor`` and ``gvl_node``.
+        imemo_mask: Bits of an object's flags that are ``imemo_ment`` if the object is a
+            method entry.
+        follows: 1 if children are walked, too.
+        ractor_ec: Offset in a ractor, in bytes, of the execution context that runs.
+        gvl_queue: Offset in a ractor of the queue for the GVL; 0 if unknown.
+        gvl_node: Offset in a thread of its place in that queue; 0 if unknown.
+        ractor_objspace: Offset in a ractor of its object space; 0 if ractors share one.
+        gc_flags: Offset in that object space of the word with the bits ``gc_mask``.
+        queue: Address of the queue for the GVL, up to Ruby 2.7.
+        zjit: Address of the word that is not 0 while ZJIT keeps pc and iseq of its
+            frames in JITFrames (4.1); 0 if it never does.
+        holder: Offset in a ractor, or up to Ruby 2.7 the address, of the word with the
+            thread that has the GVL; 0 if unknown.
     """
 
-    tls: int
-    collecting: tuple[int, int]
-    collections: int
-    local_flag: int
-    running: int
-    ec_vm_stack: int
-    ec_vm_stack_size: int
-    ec_cfp: int
-    ec_thread: int
-    ec_fiber: int
-    cfp_size: int
-    cfp_pc: int
-    cfp_sp: int
-    cfp_iseq: int
-    cfp_ep: int
-    cfp_jit_return: int | None
-    th_ec: int
-    th_ractor: int
-    ractor_running_ec: int
-    has_zjit: bool
-    zjit: int
-    ractor_objspace: int
-    objspace_flags: int
-    imemo_mask: int
-    method_entry: int
-    follows: bool
-    gvl_queue: int
-    gvl_node: int
-    queue: int
-    gvl_holder: int
+    tls: S64
+    gc_place: U64
+    gc_mask: U64
+    gc_count: U64
+    local: U64
+    running: U64
+    ec_stack: U32
+    ec_size: U32
+    ec_cfp: U32
+    ec_thread: U32
+    ec_fiber: U32
+    words: U32
+    pc: U32
+    sp: U32
+    iseq: U32
+    ep: U32
+    jit: U32
+    has_zjit: U32
+    th_ec: U32
+    imemo_mask: U32
+    imemo_ment: U32
+    follows: U32
+    th_ractor: U32
+    ractor_ec: U32
+    gvl_queue: U32
+    gvl_node: U32
+    ractor_objspace: U32
+    gc_flags: U32
+    queue: U64
+    zjit: U64
+    holder: U64
 
 
 class Weighing(IntEnum):

@@ -207,7 +207,7 @@ class KernelStacks(Closing):
         pid = ruby.process.pid
         distance = ruby.vm.tls_distance(ruby.threads)
         layout = ruby.vm.walk_layout(distance, self._follows)
-        if self._is_of_gvl and not (layout.gvl_node and layout.gvl_holder):
+        if self._is_of_gvl and not (layout.gvl_node and layout.holder):
             raise UnknownRuby(
                 f"who waits for the GVL of Ruby {ruby.version} is unknown"
             )
