@@ -11,7 +11,7 @@ from typing import get_type_hints
 
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.probes import MAX_PAIRS, MAX_SLOTS
-from rbtrace_py.model.stack_walk import MOST_KERNEL_FRAMES, WalkLayout
+from rbtrace_py.model.stack_walk import MOST_KERNEL_FRAMES, WalkLayout, Weighing
 
 MAX_OPERANDS = 12
 KEY_TEXT = 64
@@ -154,6 +154,7 @@ def definitions() -> dict[str, int]:
         "SITE_FROM_COOKIE": SITE_FROM_COOKIE,
         "BUCKETS": BUCKETS,
         **{f"COUNTER_{counter.name}": int(counter) for counter in Counter},
+        **Weighing.__members__,
         **{f"AT_LOAD_{name}": place for place, name in enumerate(AT_LOAD)},
         **dict(item for one in STRUCTS for item in one.definitions.items()),
     }

@@ -84,7 +84,7 @@ class WalkLayout(NamedTuple):
 
 
 class Weighing(IntEnum):
-    """What a stack weighs: ``enum weighing`` of ``bpf/programs/stacks.c``."""
+    """The weight of a stack: WEIGHING in ``bpf/programs/stacks.c``."""
 
     RUN_TIME = 0
     """One sampling period at each tick of a processor's clock."""

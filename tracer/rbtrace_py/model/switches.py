@@ -1,4 +1,4 @@
-"""Context switches: what the scheduler did with a thread."""
+"""Context switches and wakeups of threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 READY, ENDED = "R", "X"
-"""State letters of a thread that is ready to run, and of one that exits."""
+"""State letters of runnable and of exiting threads."""
 
 
 class SwitchKind(IntEnum):

@@ -23,7 +23,7 @@
  *                STACK_OFFSET 0: a helper finds a task's registers (Linux 5.15)
  *   EACH         samples of this weight and more go up, without frames if they went up
  *                in this epoch; of the others, and with 0, the weights are summed up
- *   WEIGHING     what a stack weighs: enum weighing
+ *   WEIGHING     the weight of a stack: Weighing of model/stack_walk.py
  *   LEAST        ns: shorter times off the CPU do not count
  *   PERIOD       ns from tick to tick of a processor, on average
  *   KERNEL       1: the kernel's own frames are part of a stack, too
@@ -85,14 +85,6 @@
 #define MOST_CALLS 1024
 #define KERNEL_STACK 16384
 #define USER_MODE 3 /* bits of cs */
-
-enum weighing {
-  RUN_TIME, /* PERIOD at each tick */
-  OFF_TIME, /* ns off the CPU */
-  ALL_TIME, /* PERIOD at each tick, and ns off the CPU */
-  EVENTS, /* events, or an argument of them: events.c */
-  GVL_TIME, /* ns with the GVL, times the threads that wait for it meanwhile */
-};
 
 struct stack_key {
   u64 hash;
