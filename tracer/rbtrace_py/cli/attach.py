@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.messages import say
 from rbtrace_py.cli.common.option_fields import option
@@ -19,7 +17,6 @@ from rbtrace_py.session.inside import attach
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.YesOption, o.JsonOption):
     time_limit: float = o.time_limit_option(attach.ATTACH_SECONDS, attach.MOST_SECONDS)
     no_hook: bool = option(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rbtrace_py.cli.common.option_fields import option
 from rbtrace_py.cli.common.per_process import AgentReportOptions, check_words, show
 from rbtrace_py.cli.common.target_options import target_command
@@ -15,7 +13,6 @@ from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(AgentReportOptions):
     agent: bool = option("--agent", help="Include the agent's own threads.")
 

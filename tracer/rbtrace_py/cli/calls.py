@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -62,7 +62,6 @@ _EVENTS_BETWEEN = 1000
 _Calls = TypeVar("_Calls", bound=TracedCalls[Any])
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(
     SelectingOptions,
     WritingOptions,

@@ -33,7 +33,6 @@ _LEAVING = ("exit", "quit")
 _GOES_ON = re.compile(r"(?<!\\)(\\\\)*\\\Z")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.AttachOption, o.YesOption):
     pass
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import opened
 from rbtrace_py.cli.common.per_process import each
@@ -17,7 +15,6 @@ from rbtrace_py.session.inside import attach
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.YesOption, o.JsonOption):
     time_limit: float = o.time_limit_option(attach.DETACH_SECONDS, attach.MOST_SECONDS)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from rbtrace_py.cli.common import options as o
@@ -20,7 +18,6 @@ from rbtrace_py.session.doctor import checks
 from rbtrace_py.session.targets.targets import parse_pids
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.OutputOptions):
     pid: str | None = argument(required=False, shell_complete=complete_pid)
     pid_word: str | None = option("-p", "--pid", metavar="PID", help="Same as PID.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
 import click
 
@@ -29,7 +28,6 @@ from rbtrace_py.session.targets.targets import Targets
 _PIDS = re.compile(r"-?[\d,]+")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(TargetOptions, o.StackOptions, o.OutputOptions):
     words: tuple[str, ...] = argument(
         nargs=-1, metavar="PID|CORE", shell_complete=complete_pid_or_file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common.output import Output, opened
@@ -18,7 +17,6 @@ from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.AttachOption, o.YesOption, o.JsonOption):
     pass
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rbtrace_py.cli.common.dump_files import (
     DumpFileOptions,
     Progress,
@@ -18,7 +16,6 @@ from rbtrace_py.session.inside.copy_cost import check_room
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(DumpFileOptions):
     collect: bool = option("--gc", after="file", help="Collect garbage first.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import click
@@ -28,7 +27,6 @@ from rbtrace_py.session.methods.tables import Methods
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(s.SlowSpanOptions):
     sort: str = option(
         "--sort",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from rbtrace_py.cli.common import options as o
@@ -24,7 +22,6 @@ from rbtrace_py.session.stacks.layout import (
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.RubyOptions, o.OutputOptions):
     source: str | None = option(
         "--source",

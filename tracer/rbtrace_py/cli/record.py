@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
@@ -26,7 +25,6 @@ from rbtrace_py.session.stacks.sampling import Add, Sampling
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(
     OnOptions,
     s.LossOptions,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -47,7 +47,6 @@ from rbtrace_py.session.stacks.off_cpu import WAIT_FRAMES
 _STATES = {state.name.lower(): state for state in ThreadState}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(CallReportOptions):
     files: tuple[str, ...] = argument(
         nargs=-1, required=True, metavar="FILE...", type=click.Path()

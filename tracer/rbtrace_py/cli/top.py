@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from rbtrace_py.aggregate.top import Picture
@@ -29,7 +29,6 @@ _RECENT_SECONDS = 5.0
 """Time that a screen calls lately; of longer intervals the last one."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(s.SampleOptions, o.IntervalOptions):
     rows: int | None = o.rows_option(after="saved_layout")
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import click
 
@@ -47,7 +47,6 @@ QUIET_SECONDS = 1.0
 """Without an event, before a terminal is told that we wait for one."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.EventOptions, m.SourceOptions, o.OutputOptions):
     unit: Unit = o.unit_option(after="ready_fd")
     template: str | None = option(

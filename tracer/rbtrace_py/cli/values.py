@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from rbtrace_py.cli.common import options as o
@@ -15,7 +14,6 @@ from rbtrace_py.session.probes.values import ValuesOf
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class _Options(o.GroupingOptions, o.OutputOptions):
     scale: Scale = o.scale_option(after="ready_fd")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
 from rbtrace_py.aggregate.calls import ReportedCall
@@ -47,7 +46,6 @@ def call_format_of_file(path: str | None) -> str | None:
     return _ENDINGS.get(next(found, ""))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class CallReportOptions(r.ReportingOptions):
     """Also of recordings of calls."""
 

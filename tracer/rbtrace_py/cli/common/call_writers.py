@@ -36,7 +36,6 @@ from rbtrace_py.session.methods.recorded_calls import RecordedCalls
 _ENDS = (CallEventKind.RETURNED, CallEventKind.ENDED)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class WritingOptions(JsonOption):
     """The contents and places of lines."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rbtrace_py.cli.common.atomic_file import Write, atomic_file
 from rbtrace_py.cli.common.option_fields import option
@@ -26,7 +25,6 @@ Dump = Callable[[Process, "Progress"], int]
 """Writes the dump of a process, and says what there is to say; how many bytes."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class DumpFileOptions(AttachOption, YesOption):
     """Options of commands that write a dump to a file."""
 

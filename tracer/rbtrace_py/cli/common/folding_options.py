@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rbtrace_py.cli.common import options as o
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common import sampling as s
@@ -11,7 +9,6 @@ from rbtrace_py.cli.common.on_events import OnOptions
 from rbtrace_py.cli.common.selecting import SelectingOptions
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class FoldingOptions(
     OnOptions,
     s.LossOptions,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
 from rbtrace_py.cli.common import options as o
@@ -14,7 +12,6 @@ from rbtrace_py.session.counting import CountingSession
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class SourceOptions(o.AttachOption):
     """Options that select the agent or probes as the source of events."""
 
@@ -27,7 +24,6 @@ class SourceOptions(o.AttachOption):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class TableOptions(o.GroupingOptions, SelectingOptions, SourceOptions, o.OutputOptions):
     """Options of commands whose result may be a table of methods."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import click
 
@@ -19,7 +18,6 @@ from rbtrace_py.session.stacks.sampling_options import EventChoice
 _NOT_WITH_ON = ("mode", "gil", "idle", "rate")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class OnOptions(o.YesOption):
     """Options of commands that read stacks at events."""
 

@@ -8,12 +8,21 @@ resolution order. The argument ``after`` places options elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import update_wrapper
 from inspect import get_annotations
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: object) -> Callable[[type], type]:
+        """Replace ``typing.dataclass_transform``, which Python 3.10 lacks."""
+        return lambda cls: cls
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Options = TypeVar("Options")
@@ -59,6 +68,17 @@ def argument(**attributes: Any) -> Any:
     return field(metadata={"make": make, "after": ""})
 
 
+@dataclass_transform(
+    frozen_default=True, kw_only_default=True, field_specifiers=(option, argument)
+)
+class OptionGroup:
+    """A group of options; each subclass is a frozen dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        # Making a class comparable and printable takes time; options need neither.
+        dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
+
+
 def parameters(options: Any, **changes: dict[str, Any]) -> Callable[[Command], Command]:
     """Return a decorator that gives a command the options of a dataclass.
 
@@ -93,6 +113,7 @@ def _in_order(options: Any) -> list[str]:
                 moved.append(run)
             run.append(name)
             seen.add(name)
+    # Base classes first: their options may be the ones that others follow.
     for after, *run in reversed(moved):
         at = order.index(after) + 1
         order[at:at] = run

@@ -7,12 +7,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import click
 
-from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.option_fields import OptionGroup, option
 from rbtrace_py.cli.common.parameter_types import Seconds
 from rbtrace_py.cli.common.session_start import READY_FD
 from rbtrace_py.cli.common.writable import WritableFile
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from rbtrace_py.rubyvm.saved import SavedLayout
     from rbtrace_py.session.probes.query import ProbeOptions
 
-# A command without probes does not import ProbeOptions: most of its start-up time would
-# go there. Making a class comparable and printable takes time too; options are neither.
+# ProbeOptions is imported late: commands without probes would spend most of their
+# start-up time on it.
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class YesOption:
+class YesOption(OptionGroup):
     """``--yes``."""
 
     yes: bool = option(
@@ -60,8 +59,7 @@ def _keep_ready_fd(
     context.meta[READY_FD] = number
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LimitOptions:
+class LimitOptions(OptionGroup):
     """Options that end a session, and the report that it has begun."""
 
     duration: float | None = option(
@@ -89,7 +87,6 @@ class LimitOptions:
         return Limits(self.duration, self.count)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class IntervalOptions(LimitOptions):
     """Limits, and ``--interval``."""
 
@@ -105,7 +102,6 @@ class IntervalOptions(LimitOptions):
         return Limits(self.duration, self.count, self.interval)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class EventOptions(YesOption, LimitOptions):
     """Options of commands that attach to probes."""
 
@@ -153,7 +149,6 @@ class _KeyOption(click.Option):
         return super().handle_parse_result(ctx, {**opts, "by": keys[0]}, args)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class GroupingOptions(EventOptions, IntervalOptions):
     """Options of commands that group events."""
 
@@ -226,8 +221,7 @@ def rbtrace_times_option() -> Any:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class RubyOptions:
+class RubyOptions(OptionGroup):
     """Options for the layout of Ruby's structures."""
 
     ruby_version: str | None = option(
@@ -252,7 +246,6 @@ class RubyOptions:
             raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class StackOptions(RubyOptions):
     """Options of commands that read stacks."""
 
@@ -272,8 +265,7 @@ def _is_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> boo
     return value or is_json_file(ctx.params.get("output"))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class JsonOption:
+class JsonOption(OptionGroup):
     """``--json``."""
 
     as_json: bool = option(
@@ -301,7 +293,6 @@ def _text_file(
     return value
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class OutputOptions(JsonOption):
     """Options of commands that write text or JSON."""
 
@@ -329,8 +320,7 @@ class MayAttach(Protocol):
     def confirm(self) -> Callable[[str], bool]: ...
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class AttachOption:
+class AttachOption(OptionGroup):
     """``--attach``."""
 
     attaches: bool = option(

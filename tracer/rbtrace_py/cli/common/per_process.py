@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rbtrace_py.cli.common.messages import say, show_error
@@ -27,7 +26,6 @@ from rbtrace_py.session.targets.targets import Targets
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class AgentReportOptions(AttachOption, YesOption, OutputOptions):
     """Options of commands that ``show`` the agents' answers."""
 

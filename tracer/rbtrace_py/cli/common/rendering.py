@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, BinaryIO, TypeVar
 
 import click
@@ -16,7 +16,7 @@ from rbtrace_py.aggregate.idle import without_idle
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.cli.common.messages import say_note, say_wrote
-from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.option_fields import OptionGroup, option
 from rbtrace_py.cli.common.options import idle_option, output_option, rows_option
 from rbtrace_py.cli.common.output import STANDARD_OUTPUT, cannot_write, create_bytes
 from rbtrace_py.cli.common.writable import check_folder
@@ -46,14 +46,12 @@ class FormatChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
         return super().convert(_ALIASES.get(value, value), param, ctx)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ReportOutputOption:
+class ReportOutputOption(OptionGroup):
     """``-o`` of commands that have ``--format``."""
 
     output: str | None = output_option()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ReportingOptions(ReportOutputOption):
     """Options for the look and place of a report."""
 

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
@@ -65,7 +65,6 @@ def mode_option(default: str, after: str = "") -> Any:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class SampleOptions(o.StackOptions, o.LimitOptions):
     """Options of commands that sample, and limits."""
 
@@ -143,7 +142,6 @@ _SECOND_NS = 1_000_000_000
 Sampled = TypeVar("Sampled", bound=SampleOptions)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class LossOptions(SampleOptions):
     """Options of commands that report how many samples failed."""
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rbtrace_py.cli.common.option_fields import option
+from rbtrace_py.cli.common.option_fields import OptionGroup, option
 from rbtrace_py.cli.common.options import MayAttach
 from rbtrace_py.errors import UsageError
 from rbtrace_py.session.targets.targets import Targets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SelectingOptions:
+class SelectingOptions(OptionGroup):
     """Options that select methods."""
 
     selectors: tuple[str, ...] = option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -27,7 +26,6 @@ _METHOD = {"method", ":method"}
 _MOST_EXEMPLARS = 1000
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class SlowSpanOptions(m.TableOptions):
     """Options of ``latency --slower-than``."""
 

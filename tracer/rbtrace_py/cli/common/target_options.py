@@ -8,14 +8,18 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from rbtrace_py.cli.common.messages import say
-from rbtrace_py.cli.common.option_fields import argument, option, parameters
+from rbtrace_py.cli.common.option_fields import (
+    OptionGroup,
+    argument,
+    option,
+    parameters,
+)
 from rbtrace_py.cli.common.pid_completion import complete_pid
 from rbtrace_py.errors import NoSuchProbe, NoSuchTarget, RbtraceError, UsageError
 from rbtrace_py.linux import stop_signal
@@ -45,8 +49,7 @@ def ps_option() -> Any:
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TargetOptions:
+class TargetOptions(OptionGroup):
     """The words of a command, and options that name its targets."""
 
     words: tuple[str, ...] = argument(nargs=-1, shell_complete=complete_pid)
@@ -107,7 +110,9 @@ def target_command(
             subprocesses: bool,
             **given: Any,
         ) -> int:
-            named = TargetOptions(words, pid_words, ps, subprocesses)
+            named = TargetOptions(
+                words=words, pid_words=pid_words, ps=ps, subprocesses=subprocesses
+            )
             with opened_targets(named, may_be_numbers) as (targets, rest):
                 code = function(targets, rest, options(**given))
                 return code or _command_status(targets)
