@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
-from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
+from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread, Values
 from rbtrace_py.aggregate.switches import Span, ThreadStates
 from rbtrace_py.model.calls import CalledMethod
 from rbtrace_py.model.switches import Switch, SwitchKind
@@ -78,7 +78,7 @@ class TimelineEvent(NamedTuple):
     name: str = ""
     start: int | None = None
     duration: int = 0
-    values: tuple[tuple[str, str], ...] = ()
+    values: Values = ()
     method: CalledMethod | None = None
 
 
