@@ -102,6 +102,11 @@ def format_count(number: int) -> str:
     return f"{number:,}"
 
 
+def plural(number: int, one: str, more: str = "") -> str:
+    """``1 probe``, ``1,234 probes``."""
+    return f"{format_count(number)} {one if number == 1 else more or f'{one}s'}"
+
+
 def size(number: int) -> str:
     """``1.23 MiB``: a number of bytes with 3 digits in a fitting unit."""
     names = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -144,8 +144,7 @@ class CallLines:
         if what is CallEventKind.ENDED:
             return self._ended(reported)
         if what is CallEventKind.LOST:
-            number = reported.event.count
-            text = "1 event" if number == 1 else f"{units.format_count(number)} events"
+            text = units.plural(reported.event.count, "event")
             line = self._line(reported, self._style.red(f"*** {text} lost"))
             return [*self._opened(reported.event.stack), line]
         if what is CallEventKind.COLLECTED:

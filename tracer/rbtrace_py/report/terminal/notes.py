@@ -177,10 +177,10 @@ def note_lines(result: Result, style: Style) -> Iterator[str]:
 def cost_lines(cost: HitCost | None, style: Style) -> Iterator[str]:
     """Return what tracing cost the processes, if that is known, and if anything."""
     if cost is not None and cost.hits:
-        hits = "1 hit" if cost.hits == 1 else f"{units.format_count(cost.hits)} hits"
         percent = 100 * cost.share
         share = f"{percent:.1f}" if percent >= 0.05 else "less than 0.1"
         each = f"{cost.ns_each / 1000:.1f} µs"
+        hits = units.plural(cost.hits, "hit")
         text = f"cost: {hits} of probes at {each} each, {share} % of a CPU"
         yield from _note(text, style.dim, style)
 

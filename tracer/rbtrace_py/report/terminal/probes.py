@@ -54,9 +54,9 @@ def _pids(probes: Sequence[Listed]) -> set[int]:
 
 def _probe(listed: Listed, several: bool, style: Style) -> Iterator[str]:
     probe, traced, pids = listed
-    sites = _number(len(probe.sites), "site", "sites")
+    sites = units.plural(len(probe.sites), "site", "sites")
     if several:
-        sites += f" in {_number(len(pids), 'process', 'processes')}"
+        sites += f" in {units.plural(len(pids), 'process', 'processes')}"
     room = style.width - 4 - len(sites) - 2
     name = fitted(escape(probe.name, style), room // 2, style)
     operands = [_operand(each, room - _MARGIN - 1, style) for each in probe.operands]
@@ -90,10 +90,6 @@ def _wrap(name: str, operands: Sequence[str], room: int) -> list[str]:
     return lines
 
 
-def _number(number: int, one: str, more: str) -> str:
-    return f"1 {one}" if number == 1 else f"{units.format_count(number)} {more}"
-
-
 def _mark(traced: bool | None, style: Style) -> str:
     if traced is None:
         return "?"
@@ -101,7 +97,7 @@ def _mark(traced: bool | None, style: Style) -> str:
 
 
 def _legend(probes: Sequence[Listed], style: Style) -> str:
-    words = _number(len(probes), "probe", "probes")
+    words = units.plural(len(probes), "probe")
     processes = len(_pids(probes))
     if processes > 1:
         words += f" in {units.format_count(processes)} processes"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.stacks import Share
+from rbtrace_py.aggregate.switches import CpuTimes, State
 from rbtrace_py.model.recording_meta import RUN_TIME
 from rbtrace_py.model.stacks import Frame, FrameKind
+from rbtrace_py.report import units
 from rbtrace_py.report.exchange.rows import clean, frame_text
 from rbtrace_py.report.paths import shown_path
 from rbtrace_py.report.sample_query import ReportOptions
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.cpu import cpu_lines
 from rbtrace_py.report.terminal.fitting import rows_left, rows_shown
 from rbtrace_py.report.terminal.weights import amount, percent, statistics_lines
 from rbtrace_py.report.text import cut_left, width
@@ -27,6 +29,9 @@ _HEADINGS = {
 """Name of the whole, by mode; ``cpu`` and ``event`` have other headings."""
 _SHORTEST_PLACE = 16
 """Columns that a path has, however long the name is."""
+_MOST_THREADS = 20
+"""Threads in the table of CPU times; the others ran for a shorter time."""
+_ASLEEP = (State.SLEEPING, State.DISK, State.STOPPED)
 
 
 def summary_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
@@ -82,9 +87,33 @@ def _above(profile: Profile, options: ReportOptions) -> Iterator[str]:
 def _below(profile: Profile, style: Style) -> Iterator[str]:
     yield ""
     if profile.cpu is not None:
-        yield from cpu_lines(profile.cpu, profile.names, style)
+        yield from _cpu_lines(profile.cpu, profile.names, style)
         yield ""
     yield from statistics_lines(profile.counts.statistics, style)
+
+
+def _cpu_lines(
+    times: CpuTimes, names: Mapping[Thread, str], style: Style
+) -> Iterator[str]:
+    """Yield a table: ``on CPU  runnable  sleeping  intervals  thread``."""
+    threads = times.by_running_time()
+    yield style.dim(
+        f"{'on CPU':>9}  {'runnable':>9}  {'sleeping':>9}  {'intervals':>9}  thread"
+    )
+    for thread, own in threads[:_MOST_THREADS]:
+        asleep = sum(own.ns[state] for state in _ASLEEP)
+        shown = (own.ns[State.RUNNING], own.ns[State.RUNNABLE], asleep)
+        cells = [units.duration(ns, style) for ns in shown] + [
+            units.format_count(own.intervals)
+        ]
+        name = clean(names.get(thread) or "thread")
+        row = "  ".join(f"{cell:>9}" for cell in cells)
+        yield f"{row}  {name} {thread[1]}"
+    if len(threads) > _MOST_THREADS:
+        yield style.dim(f"and {units.format_count(len(threads) - _MOST_THREADS)} more")
+    if times.lost:
+        text = units.plural(times.lost, "context switch was", "context switches were")
+        yield style.red(f"  {text} lost: times are lower bounds")
 
 
 def _event_line(profile: Profile) -> str:

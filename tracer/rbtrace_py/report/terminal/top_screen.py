@@ -250,9 +250,8 @@ def _by_work(threads: Sequence[ThreadNow]) -> list[ThreadNow]:
 
 def _sum_of_threads(picture: Picture) -> str:
     states = Counter(one.state for one in picture.threads)
-    count = len(picture.threads)
     words = [f"{states[s]} {_STATES[s][0]}" for s in _STATES if s and states[s]]
-    text = f"{units.format_count(count)} thread{'' if count == 1 else 's'}"
+    text = units.plural(len(picture.threads), "thread")
     return f"{text}: {', '.join(words)}" if words else text
 
 

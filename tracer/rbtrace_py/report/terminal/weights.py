@@ -22,8 +22,7 @@ def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
         return units.size(weight)
     if unit == "weight":
         return units.format_count(weight)
-    one = counted(unit)[:-1]
-    return f"{units.format_count(weight)} {one}{'' if weight == 1 else 's'}"
+    return units.plural(weight, counted(unit)[:-1])
 
 
 def counted(unit: str) -> str:
@@ -47,24 +46,20 @@ def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
 def quality_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
     """Yield lines on samples that are incomplete, left out, late, or failed."""
     if own.trimmed:
-        text = _many(own.trimmed, "sample", "samples")
+        text = units.plural(own.trimmed, "sample")
         text += f" ({units.share(own.trimmed, own.samples)} %)"
         text += ": newest frames changed while read"
         if own.trimmed > _MANY_CHANGED * own.samples and own.engine != "bpf":
             text += "; --pause reads them all"
         yield f"  {style.dim(text)}"
-    if own.truncated:
-        text = _many(own.truncated, "sample", "samples")
-        text += ": oldest frames dropped (too deep)"
-        yield f"  {style.dim(text)}"
-    if freed := own.unresolved - own.ended:
-        text = _many(freed, "sample", "samples")
-        text += ": code freed before it was named (unresolved)"
-        yield f"  {style.dim(text)}"
-    if own.ended:
-        text = _many(own.ended, "sample", "samples")
-        text += ": process ended before all was named (unresolved)"
-        yield f"  {style.dim(text)}"
+    for number, what in (
+        (own.truncated, "oldest frames dropped (too deep)"),
+        (own.unresolved - own.ended, "code freed before it was named (unresolved)"),
+        (own.ended, "process ended before all was named (unresolved)"),
+    ):
+        if number:
+            text = f"{units.plural(number, 'sample')}: {what}"
+            yield f"  {style.dim(text)}"
     if own.idle:
         yield f"  {style.dim(idle_text(own.idle, own.unit))}"
     if own.other:
@@ -72,16 +67,16 @@ def quality_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
         yield f"  {style.dim(text)}"
     if own.late:
         part = units.share(own.late, max(own.rounds, own.late))
-        text = f"{_many(own.late, 'late sampling pass', 'late sampling passes')}"
+        text = units.plural(own.late, "late sampling pass", "late sampling passes")
         text += f" ({part} %)"
         yield f"  {style.yellow(text)}"
     if own.failed and own.counted == "calls":
-        text = _many(own.failed, "event was lost", "events were lost")
+        text = units.plural(own.failed, "event was lost", "events were lost")
         yield f"  {style.red(text)}"
     elif own.failed:
         tried = own.samples + own.failed
         part = units.share(own.failed, tried)
-        text = f"{_many(own.failed, 'failed sample', 'failed samples')} ({part} %)"
+        text = f"{units.plural(own.failed, 'failed sample')} ({part} %)"
         yield f"  {style.red(text)}"
     for gap in own.gaps():
         yield f"  {style.red(gap)}"
@@ -111,13 +106,9 @@ def idle_text(weight: int, unit: str) -> str:
     if unit == "ns":
         text = f"{units.duration(weight, PLAIN)} of idle threads is"
     else:
-        text = _many(weight, "idle sample is", "idle samples are")
+        text = units.plural(weight, "idle sample is", "idle samples are")
     what = "it" if unit == "ns" or weight == 1 else "them"
     return f"{text} left out; --idle shows {what}"
-
-
-def _many(number: int, one: str, more: str) -> str:
-    return f"{units.format_count(number)} {one if number == 1 else more}"
 
 
 def _head(own: Statistics) -> str:
