@@ -1,8 +1,8 @@
-"""Callgrind's format: what lines cost, and what calls cost with all they call.
+"""Callgrind's format: costs of lines, and costs of calls with all that they call.
 
-A sampler does not see calls, only that a method was in another: the number of calls
-is that of the samples. Where calls were seen it is theirs. Of what is called again
-further in only the innermost call has a cost.
+A sampler does not see calls, only that a method was inside another one. So samples are
+counted as calls, unless the calls were recorded. If a method recurs in a stack, only
+its innermost call has a cost.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Function = tuple[str, str]
 """File and name."""
 
 Place = tuple[Function, int]
-"""A line of a function; 0 where it is not known."""
+"""Function and line, which is 0 if it is unknown."""
 
-Call = tuple[int, Function, int]
-"""The line that calls, what it calls, and the line of that."""
+Call = tuple[int, Function]
+"""Line of the caller, and callee."""
 
 _UNKNOWN_FILE = "???"
 
 
 def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    """Functions in the order of their files and names."""
+    """Yield the lines of a file, functions in the order of their files and names."""
     costs = _Costs(profile.counts, profile.calls)
     unit = profile.unit
     event = unit if unit == "ns" else counted(unit).capitalize()
@@ -54,10 +54,12 @@ def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
 
 
 class _Costs:
-    """Own costs by line, and costs of calls with all that they call.
+    """Costs by function.
 
-    own: of each function's lines; calls: of the lines that call
-    numbers: of calls, as far as they were seen; else their costs
+    Attributes:
+        own: Cost of each line.
+        calls: Cost of each call, with all that it calls.
+        numbers: Number of calls if they were recorded, or else their costs.
     """
 
     def __init__(self, counts: StackCounts, calls: StackCounts | None) -> None:
@@ -80,9 +82,9 @@ class _Costs:
             path = self._path(row.frames)
             function, line = path[-1]
             self.own.setdefault(function, Counter())[line] += row.weight
-            for caller, at, callee, to in _calls(path):
+            for caller, at, callee in _calls(path):
                 calls = self.calls.setdefault(caller, Counter())
-                calls[at, callee, to] += row.weight
+                calls[at, callee] += row.weight
 
     def _take_calls(self, counts: StackCounts) -> None:
         """A stack is the calls of its innermost frame, from the one around it."""
@@ -90,8 +92,8 @@ class _Costs:
             if len(row.frames) < 2:
                 continue
             (caller, at), (callee, _) = self._path(row.frames[-2:])
-            self.numbers.setdefault(caller, Counter())[at, callee, 0] += row.weight
-            self.calls.setdefault(caller, Counter())[at, callee, 0] += 0
+            self.numbers.setdefault(caller, Counter())[at, callee] += row.weight
+            self.calls.setdefault(caller, Counter())[at, callee] += 0
 
     def _path(self, frames: Sequence[Frame]) -> list[Place]:
         known = self._places
@@ -103,26 +105,25 @@ class _Costs:
     @property
     def functions(self) -> set[Function]:
         """With those that are only called."""
-        called = {callee for calls in self.calls.values() for _, callee, _ in calls}
+        called = {callee for calls in self.calls.values() for _, callee in calls}
         return self.own.keys() | self.calls.keys() | called
 
 
-def _calls(path: list[Place]) -> Iterator[tuple[Function, int, Function, int]]:
-    """From which line of what a stack goes on to what.
+def _calls(path: list[Place]) -> Iterator[tuple[Function, int, Function]]:
+    """Yield the caller, line, and callee of each call in a stack.
 
-    A function goes on from its innermost frame alone: what a function costs with
-    what it calls is then right however it recurs. The line of what is called is not
-    known, 0 stands for it.
+    Only the innermost frame of a function counts as a caller. The cost of a function
+    with its callees is then right, however it recurs.
     """
     seen = {path[-1][0]}
     for (caller, at), (callee, _) in zip(path[-2::-1], path[:0:-1], strict=True):
         if caller not in seen:
             seen.add(caller)
-            yield caller, at, callee, 0
+            yield caller, at, callee
 
 
 def place(frame: Frame) -> Place:
-    """The function of a frame, and the line; a C function has neither file nor line."""
+    """Return the place of a frame; a C function has neither file nor line."""
     if frame.kind is FrameKind.C or not frame.path:
         return (_UNKNOWN_FILE, clean(frame.name)), 0
     return (clean(frame.path), clean(frame.name)), frame.line or 0
@@ -150,8 +151,9 @@ def _function(function: Function, costs: _Costs, names: _Names) -> Iterator[str]
         yield f"{line} {cost}"
     calls = costs.calls.get(function, Counter())
     numbers = costs.numbers.get(function, Counter())
-    for (line, callee, to), cost in sorted(calls.items()):
+    for (line, callee), cost in sorted(calls.items()):
         yield f"cfi={names('file', callee[0])}"
         yield f"cfn={names('function', callee[1])}"
-        yield f"calls={numbers[line, callee, to]} {to}"
+        # The line of the callee is unknown.
+        yield f"calls={numbers[line, callee]} 0"
         yield f"{line} {cost}"
