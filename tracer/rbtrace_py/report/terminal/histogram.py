@@ -16,7 +16,7 @@ from rbtrace_py.report.terminal.histogram_rows import (
     split,
     without_runs,
 )
-from rbtrace_py.report.text import fitted, pad, pad_left, width
+from rbtrace_py.report.text import pad, pad_left, width
 from rbtrace_py.report.units import Format, Number
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -76,17 +76,6 @@ def times(style: Style, unit: units.Unit = "auto", scale: Scale = "auto") -> Not
 def numbers(scale: Scale = "auto") -> Notation:
     """Return the notation of numbers without a unit."""
     return Notation(units.value, units.plain_edges, units.value, scale=scale)
-
-
-def header(title: str, count: int, elapsed_ns: int, style: Style) -> str:
-    """``title``, escaped before, with how much was seen in what time."""
-    seen = f"{units.format_count(count)} in {units.span(elapsed_ns)}"
-    rate = units.rate(count, elapsed_ns)
-    if rate and count:
-        seen += f"  {rate}"
-    title = fitted(title, max(style.width - len(seen) - 2, 16), style)
-    gap = max(style.width - width(title) - len(seen), 2)
-    return f"{style.bold(title)}{' ' * gap}{seen}"
 
 
 def picture(

@@ -8,17 +8,19 @@ from rbtrace_py.aggregate.methods import MethodGroup
 from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
-from rbtrace_py.report.terminal.histogram import Notation, header, picture, times
+from rbtrace_py.report.terminal.histogram import Notation, picture, times
 from rbtrace_py.report.terminal.histogram_rows import Scale
 from rbtrace_py.report.terminal.notes import note_lines
 from rbtrace_py.report.terminal.tables import (
     Column,
     count_columns,
+    count_table,
     percentile_column,
     rate_column,
+    result_header,
     table,
 )
-from rbtrace_py.report.text import cut_left, ellipsis, escape, key_label, width
+from rbtrace_py.report.text import cut_left, ellipsis, key_label, width
 from rbtrace_py.report.units import Unit
 
 SORTS = ("total", "self", "calls", "p50", "p99", "max")
@@ -44,7 +46,7 @@ def methods_report(
     notation = times(style, unit, scale)
     for series in result.series:
         groups = _of(result, series)
-        yield _header(result, series, groups, style)
+        yield result_header(result, series, groups, style)
         yield ""
         yield from _pictures(groups, notation, style, pictures)
         has_left = bool(result.counters.get("abandoned"))
@@ -61,23 +63,16 @@ def methods_report(
 def counts_report(result: Result, style: Style, top: int = TOP) -> Iterator[str]:
     """Counts and rates: one table of all series, or with ``--by`` a table each."""
     if result.by is None:
-        seen = {group.series: group for group in result.groups}
-        groups = [seen.get(name, Group(name, None, 0)) for name in result.series]
-        title = "all" if len(groups) > 1 else result.series[0]
-        yield _header(result, title, groups, style)
-        yield ""
-        columns = [*count_columns(groups), rate_column(result)]
-        yield from table(groups, "", lambda g: escape(g.series, style), columns, style)
-        yield ""
+        yield from count_table(result, "all", "", style)
     else:
         for series in result.series:
-            yield from _count_table(result, series, style, top)
+            yield from _key_counts(result, series, style, top)
     yield from note_lines(result, style)
 
 
-def _count_table(result: Result, series: str, style: Style, top: int) -> Iterator[str]:
+def _key_counts(result: Result, series: str, style: Style, top: int) -> Iterator[str]:
     groups = _of(result, series)
-    yield _header(result, series, groups, style)
+    yield result_header(result, series, groups, style)
     yield ""
     if any(group.count for group in groups):
         rows = sorted(groups, key=lambda group: (-group.count, _name(group)))
@@ -122,12 +117,6 @@ def _shorter(name: str, columns: int, style: Style) -> str:
 
 def _of(result: Result, series: str) -> list[Group]:
     return [group for group in result.groups if group.series == series]
-
-
-def _header(result: Result, title: str, groups: Sequence[Group], style: Style) -> str:
-    seen = sum(group.count for group in groups)
-    elapsed = result.ended_ns - result.started_ns
-    return header(escape(title, style), seen, elapsed, style)
 
 
 def _pictures(

@@ -9,7 +9,6 @@ from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.histogram import (
     Notation,
-    header,
     numbers,
     picture,
     times,
@@ -20,13 +19,12 @@ from rbtrace_py.report.terminal.slow_spans import slow_lines
 from rbtrace_py.report.terminal.tables import (
     Sort,
     count_columns,
+    count_table,
     distribution_columns,
     in_order,
     key_table,
-    rate_column,
-    table,
+    result_header,
 )
-from rbtrace_py.report.text import escape
 from rbtrace_py.report.units import Unit
 
 
@@ -65,25 +63,8 @@ def count_report(result: Result, style: Style) -> Iterator[str]:
         for series in result.series:
             yield from _series(result, series, numbers(), "count", style)
     else:
-        yield from _counts(result, style)
-        yield ""
+        yield from count_table(result, "all probes", "probe", style, "count")
     yield from note_lines(result, style)
-
-
-def _counts(result: Result, style: Style) -> Iterator[str]:
-    seen = {group.series: group for group in result.groups}
-    groups = [seen.get(name, Group(name, None, 0)) for name in result.series]
-    columns = [*count_columns(groups), rate_column(result)]
-    title = "all probes" if len(groups) > 1 else result.series[0]
-    yield _header(result, title, groups, style)
-    yield ""
-    yield from table(
-        in_order(groups, "count"),
-        "probe",
-        lambda group: escape(group.series, style),
-        columns,
-        style,
-    )
 
 
 def _series(
@@ -91,7 +72,7 @@ def _series(
 ) -> Iterator[str]:
     groups = [group for group in result.groups if group.series == series]
     title = f"{series} {result.operand}" if result.operand else series
-    yield _header(result, title, groups, style)
+    yield result_header(result, title, groups, style)
     yield ""
     if not any(group.count for group in groups):
         return
@@ -111,9 +92,3 @@ def _by(
     has_values = any(group.distribution is not None for group in groups)
     columns = distribution_columns(notation) if has_values else count_columns(groups)
     yield from key_table(in_order(groups, sort), by, columns, style)
-
-
-def _header(result: Result, title: str, groups: Sequence[Group], style: Style) -> str:
-    seen = sum(group.count for group in groups)
-    elapsed = result.ended_ns - result.started_ns
-    return header(escape(title, style), seen, elapsed, style)

@@ -10,7 +10,7 @@ from rbtrace_py.aggregate.results import Group, Result
 from rbtrace_py.report import units
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.histogram import Notation
-from rbtrace_py.report.text import cut, escape, key_label, lines_of, pad, width
+from rbtrace_py.report.text import cut, escape, fitted, key_label, lines_of, pad, width
 
 Row = TypeVar("Row")
 Sort = Literal["count", "total"]
@@ -96,6 +96,44 @@ def key_table(
         return "\n".join(lines_of(key, room))
 
     yield from table(groups, by, label, columns, style, shorten)
+
+
+def count_table(
+    result: Result, title: str, heading: str, style: Style, sort: Sort | None = None
+) -> Iterator[str]:
+    """Yield one table of the counts of all series, and an empty line.
+
+    Args:
+        result: Result without ``--by``.
+        title: Title if there are several series.
+        heading: Heading of the names.
+        style: Style of the lines.
+        sort: Order of the rows. If None, they stay in the order of the series.
+    """
+    seen = {group.series: group for group in result.groups}
+    groups = [seen.get(name, Group(name, None, 0)) for name in result.series]
+    title = title if len(groups) > 1 else result.series[0]
+    yield result_header(result, title, groups, style)
+    yield ""
+    columns = [*count_columns(groups), rate_column(result)]
+    rows = in_order(groups, sort) if sort else groups
+    yield from table(rows, heading, lambda g: escape(g.series, style), columns, style)
+    yield ""
+
+
+def result_header(
+    result: Result, title: str, groups: Sequence[Group], style: Style
+) -> str:
+    """Return a title with the number of events of some groups, and the time."""
+    count = sum(group.count for group in groups)
+    elapsed_ns = result.ended_ns - result.started_ns
+    seen = f"{units.format_count(count)} in {units.span(elapsed_ns)}"
+    rate = units.rate(count, elapsed_ns)
+    if rate and count:
+        seen += f"  {rate}"
+    title = fitted(escape(title, style), max(style.width - len(seen) - 2, 16), style)
+    gap = max(style.width - width(title) - len(seen), 2)
+    return f"{style.bold(title)}{' ' * gap}{seen}"
 
 
 def in_order(groups: Sequence[Group], sort: Sort) -> list[Group]:
