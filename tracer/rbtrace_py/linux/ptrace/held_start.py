@@ -21,7 +21,7 @@ from typing import TypeVar
 from rbtrace_py.errors import RbtraceError
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.linux.process import Process
-from rbtrace_py.linux.ptrace.pause import join_wholly
+from rbtrace_py.linux.ptrace.pause import join_kernel_thread
 from rbtrace_py.linux.ptrace.scheduling import hurry
 from rbtrace_py.linux.ptrace.signal_frame import Registers
 from rbtrace_py.linux.ptrace.tracee import Tracee, TraceeStop
@@ -161,7 +161,7 @@ class HeldStart:
             return
         self._is_released = True
         self._orders.put(None)
-        join_wholly(self._thread)
+        join_kernel_thread(self._thread)
         self._has_stopped = self._is_awaited = False
 
     # ------------------------------------------------------ the thread that traces

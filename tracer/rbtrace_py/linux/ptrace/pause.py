@@ -75,10 +75,10 @@ def paused(process: Process, limit: float = 1.0) -> Iterator[Pause]:
         yield tracer.pause
     finally:
         tracer.done.set()
-        join_wholly(tracer)
+        join_kernel_thread(tracer)
 
 
-def join_wholly(tracer: threading.Thread) -> None:
+def join_kernel_thread(tracer: threading.Thread) -> None:
     """Wait until the kernel has ended the thread, which releases all its tracees.
 
     Python considers a thread ended before the kernel does. Until then, tracees that it

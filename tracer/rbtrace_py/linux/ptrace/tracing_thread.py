@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rbtrace_py.linux.ptrace.pause import join_wholly
+from rbtrace_py.linux.ptrace.pause import join_kernel_thread
 from rbtrace_py.linux.ptrace.scheduling import hurry
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def in_a_thread(work: Callable[[], T]) -> T:
         thread.join()
     finally:
         # After a Ctrl-C, the thread still holds the process and is about to release it.
-        join_wholly(thread)
+        join_kernel_thread(thread)
     if errors:
         raise errors[0]
     return results[0]
