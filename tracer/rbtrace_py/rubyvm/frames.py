@@ -395,7 +395,7 @@ class FrameTree:
             return False
         return self.calls.before(node.iseq, node.pc).mid is None
 
-    def gives_block(self, node: FrameNode, block: int) -> bool:
+    def passes_block(self, node: FrameNode, block: int) -> bool:
         """Return whether the current call of ``node`` passes the block ``block``.
 
         This is asked only for blocks whose outer frame still has its variables on the

@@ -769,7 +769,7 @@ class Unwinder:
                 self._jit_frames.forget()
                 return False
             if not child.is_sure or (
-                flags & mask == block and not self._gives(track, link & ~3, iseq)
+                flags & mask == block and not self._passes_block(track, link & ~3, iseq)
             ):
                 track.unsure.append(len(nodes))
             if iseq == 0 and place >= 0:
@@ -803,14 +803,14 @@ class Unwinder:
         word = self._jit_word
         return self.has_zjit or (word is not None and frames[word] != 0)
 
-    def _gives(self, track: Track, outer: int, block: int) -> bool:
+    def _passes_block(self, track: Track, outer: int, block: int) -> bool:
         """Return whether the frame with the ep ``outer`` passes this block."""
         if not track.low <= outer < track.high or track.is_truncated:
             return True
         eps = track.eps
         for index in range(len(eps) - 1, -1, -1):
             if eps[index] == outer:
-                return self.tree.gives_block(track.nodes[index], block)
+                return self.tree.passes_block(track.nodes[index], block)
         return False
 
     def _need_values(self, track: Track, ep: int, sp: int) -> bool:
