@@ -349,11 +349,11 @@ class FrameTree:
     ) -> bool:
         """Return whether ``node`` can have called the frame ``made``."""
         if made.iseq is None:
-            return entry is None or self._can_stand_c(node, entry)
+            return entry is None or self._can_call_c(node, entry)
         is_block = flags & self._mask == self._block_magic
         if is_block and flags & _LAMBDA and self._is_no_call(node):
             return True  # ``when ->(x) { … }``: checkmatch calls it
-        return self._is_its_code(made.iseq, entry) and self._can_stand(
+        return self._is_its_code(made.iseq, entry) and self._can_call(
             node, made.iseq, entry, is_block
         )
 
@@ -368,7 +368,7 @@ class FrameTree:
             return entry.iseq == (iseq.local or iseq.address)
         return not entry.is_c
 
-    def _can_stand(
+    def _can_call(
         self, node: FrameNode, iseq: Iseq, entry: Method | None, is_block: bool
     ) -> bool:
         """Return whether the Ruby frame ``node`` can have called one of ``iseq``."""
@@ -412,7 +412,7 @@ class FrameTree:
         name, label = self._names.c_frame(method)
         return self._like_c(node, name, label)
 
-    def _can_stand_c(self, node: FrameNode, method: Method) -> bool:
+    def _can_call_c(self, node: FrameNode, method: Method) -> bool:
         """Return whether the frame ``node`` can have called a C function."""
         if node.iseq is None or not self.calls.is_known:
             return True
