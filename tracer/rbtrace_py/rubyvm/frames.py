@@ -247,7 +247,7 @@ class FrameTree:
         self._names.renew(method)
         self._iseqs.renew(iseq)
 
-    def judge_again(self, made: FrameNode) -> None:
+    def recheck(self, made: FrameNode) -> None:
         """Check again whether a frame that was not sure can have been called.
 
         Facts read earlier may have been outdated, or may have become available: code,

@@ -374,7 +374,7 @@ class Unwinder:
             parts=raw,
         )
 
-    def judge_again(self, reading: Reading) -> Reading:
+    def recheck(self, reading: Reading) -> Reading:
         """Check doubtful frames again, with the current code and call caches.
 
         The nodes of doubtful frames, and of all frames on top of them, are made again.
@@ -383,7 +383,7 @@ class Unwinder:
         for node in track.nodes[: track.unsure[-1]]:
             self.tree.calls.forget(node.pc)
         for index in track.unsure:
-            self.tree.judge_again(track.nodes[index])
+            self.tree.recheck(track.nodes[index])
         self._drop(track, track.unsure[0])
         return self._walk_again(reading, snapshot)
 

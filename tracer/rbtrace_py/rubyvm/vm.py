@@ -512,7 +512,7 @@ class RubyVM:
             track.forget()
             return self._count(None)
         if reading.unsure:
-            reading = self._unwinder.judge_again(reading)
+            reading = self._unwinder.recheck(reading)
         depth = self._depth(reading)
         is_clean = self._is_whole(reading) and depth == len(reading.nodes)
         rests = is_clean and not reading.unsure
