@@ -387,13 +387,13 @@ class Unwinder:
         self._drop(track, track.unsure[0])
         return self._walk_again(reading, snapshot)
 
-    def is_still(self, reading: Reading) -> bool:
+    def is_unchanged(self, reading: Reading) -> bool:
         """Return whether all probes are equal, as in a paused thread."""
         parts, order = reading.parts, reading.track.order
         same = (*order.equal, (order.pointer, len(parts) - 1))
         return all(len({parts[at] for at in some}) <= 1 for some in same)
 
-    def of_rest(self, reading: Reading) -> Reading:
+    def with_all_proven(self, reading: Reading) -> Reading:
         """Return the reading of a thread that did not change: all frames are proven."""
         count = len(reading.snapshot.frames) // self._size
         return self._walk_again(reading, reading.snapshot._replace(proven=count))

@@ -516,12 +516,12 @@ class RubyVM:
         depth = self._depth(reading)
         is_clean = self._is_whole(reading) and depth == len(reading.nodes)
         rests = is_clean and not reading.unsure
-        if not is_clean and self._rests(reading):
+        if not is_clean and self._is_at_rest(reading):
             # Nothing changes, so all valid frames are certain.
-            reading = self._unwinder.of_rest(reading)
+            reading = self._unwinder.with_all_proven(reading)
             if track.ranges is None and (wider := self._read(track, None)):
                 # Its newest frames needed more values than the first gather contained.
-                reading = self._unwinder.of_rest(wider)
+                reading = self._unwinder.with_all_proven(wider)
             depth, rests = len(reading.nodes), True
             is_clean = self._is_whole(reading)
         track.depth = depth
@@ -550,14 +550,14 @@ class RubyVM:
                 depth = index
         return depth
 
-    def _rests(self, reading: Reading) -> bool:
+    def _is_at_rest(self, reading: Reading) -> bool:
         """Return whether a thread seems to be at rest and a second read is equal.
 
         Such a thread waits, has no visible frame, or did not change between the probes.
         """
         is_idle = reading.is_whole and not _has_frames(reading)
         if (
-            not (is_idle or self._unwinder.is_still(reading))
+            not (is_idle or self._unwinder.is_unchanged(reading))
             and self._state(reading) not in _AT_REST
         ):
             return False
