@@ -71,7 +71,7 @@ def keep(
         hold: Pipe that the parent closes at the end.
     """
     try:
-        _leave_us({root, answer, hold})
+        _isolate({root, answer, hold})
         _become(owner)
         with _Directory(root, owner, files) as made:
             socket = _prepare_socket(root, owner.uid, sockets)
@@ -89,7 +89,7 @@ def keep(
         os._exit(0)
 
 
-def _leave_us(kept: set[int]) -> None:
+def _isolate(kept: set[int]) -> None:
     """Close all other descriptors, and ignore Ctrl-C."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):

@@ -183,7 +183,7 @@ class _Search:
             self.is_denied |= isinstance(error, (PermissionError, NotPermitted))
             return None
         try:
-            problem = _not_its_own(self._process, fd)
+            problem = _why_untrusted(self._process, fd)
             if problem is None:
                 return self._first(fd)
             self.refused.append(f"{safe_text(os.fsencode(directory))}, which {problem}")
@@ -226,7 +226,7 @@ class _Search:
             )
 
 
-def _not_its_own(process: Process, directory: int) -> str | None:
+def _why_untrusted(process: Process, directory: int) -> str | None:
     """Return why others could have created sockets there, or None."""
     status = os.fstat(directory)
     if status.st_uid not in (process.uid, _ROOT):
