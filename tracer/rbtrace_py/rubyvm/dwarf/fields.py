@@ -45,7 +45,7 @@ _Found = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class FromDwarf:
-    """Fields by their names in ``Offsets``, and the file that they were read from.
+    """Fields by their names in ``Offsets``, and the file that contained them.
 
     ``absent`` contains the fields whose structure does not have the member.
     """

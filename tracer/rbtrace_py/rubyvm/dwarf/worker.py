@@ -51,7 +51,7 @@ class Types:
         self._imported: set[int] = set()
 
     def read_next(self) -> bool:
-        """Read one more unit; return False if there is none."""
+        """Read one more unit; return False after the last one."""
         for unit in self._units:
             self._read(unit.get_top_DIE(), 0)
             return True

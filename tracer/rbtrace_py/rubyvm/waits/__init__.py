@@ -1,1 +1,1 @@
-"""What threads and fibers wait for, from the VM's frames, locks, and queues."""
+"""Waits of threads and fibers, from the VM's frames, locks, and queues."""

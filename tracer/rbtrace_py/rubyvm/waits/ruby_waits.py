@@ -1,4 +1,4 @@
-"""What a thread or a fiber waits for, from its innermost frames and VM structures.
+"""The wait of a thread or a fiber, from its innermost frames and VM structures.
 
 The receiver of a waiting method is in its control frame: the queue, the thread to join,
 the IO. The thread itself also refers to a Mutex, even if code without a frame locks it
@@ -105,7 +105,7 @@ class RubyWaits:
         self._locals = LocalsReader(values)
 
     def of_thread(self, thread: int, frames: Sequence[ControlFrame]) -> RubyWait | None:
-        """Return what a thread that does not run waits for; None if unknown.
+        """Return the wait of a thread that does not run, or None if unknown.
 
         Args:
             thread: Address of its ``rb_thread_t``.
@@ -168,7 +168,7 @@ class RubyWaits:
         return RubyWait(WaitKind.CHILD, "Process.detach") if is_waiter else None
 
     def of_fiber(self, frames: Sequence[ControlFrame]) -> RubyWait | None:
-        """Return what a suspended fiber waits for in its scheduler, or None."""
+        """Return the wait of a suspended fiber in its scheduler, or None."""
         shown = [frame for frame in frames if frame.node.frame is not None]
         place = hook_place(shown)
         try:
@@ -189,7 +189,7 @@ class RubyWaits:
     # ----------------------------------------------------------------- mutexes
 
     def _locking(self, thread: int) -> int:
-        """Return the Mutex that the thread's structure says it waits for, or 0."""
+        """Return the awaited Mutex, according to the thread's structure, or 0."""
         offset = self._offsets.th_locking_mutex
         if offset is None:
             return 0
@@ -263,7 +263,7 @@ class RubyWaits:
     def _of_call(
         self, frames: Sequence[ControlFrame], shown: Sequence[ControlFrame]
     ) -> RubyWait:
-        """Return what the first of ``shown`` waits for, as far as known."""
+        """Return the wait of the first frame of ``shown``, as far as known."""
         names = [plain(native_name(frame)) for frame in shown[:2]]
         if names == ["Mutex#sleep", "ConditionVariable#wait"]:
             shown = shown[1:]  # its caller, before 4.0
