@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import update_wrapper
-from inspect import get_annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -75,8 +74,11 @@ class OptionGroup:
     """A group of options; each subclass is a frozen dataclass."""
 
     def __init_subclass__(cls) -> None:
-        # Making a class comparable and printable takes time; options need neither.
-        dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
+        # Each method that dataclass does not compile makes commands start faster.
+        dataclass(init=False, frozen=True, kw_only=True, eq=False, repr=False)(cls)
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
 
 
 def parameters(options: Any, **changes: dict[str, Any]) -> Callable[[Command], Command]:
@@ -104,7 +106,7 @@ def _in_order(options: Any) -> list[str]:
     seen: set[str] = set()
     for each in options.__mro__:
         run = order
-        for name in get_annotations(each):
+        for name in getattr(each, "__annotations__", ()):
             after = options.__dataclass_fields__[name].metadata["after"]
             if name in seen:
                 continue
@@ -113,7 +115,7 @@ def _in_order(options: Any) -> list[str]:
                 moved.append(run)
             run.append(name)
             seen.add(name)
-    # Base classes first: their options may be the ones that others follow.
+    # Base classes go first, because options of subclasses may follow theirs.
     for after, *run in reversed(moved):
         at = order.index(after) + 1
         order[at:at] = run
