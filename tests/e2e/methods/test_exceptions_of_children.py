@@ -78,15 +78,23 @@ def tracing(pid: int, follow: bool = True) -> Iterator[Exceptions]:
         yield session
 
 
-def until(session: Exceptions, is_so: Callable[[], bool]) -> list[RaiseEvent]:
-    """Return the events that come until a condition holds."""
+def until(
+    session: Exceptions, is_so: Callable[[list[RaiseEvent]], bool]
+) -> list[RaiseEvent]:
+    """Return the events that come until a condition on them holds."""
     events: list[RaiseEvent] = []
     deadline = time.monotonic() + TIMEOUT
-    while not is_so():
+    while not is_so(events):
         assert time.monotonic() < deadline
         events += session.events(0.05)
         session.refresh()
     return events
+
+
+def thirty(session: Exceptions, target: Target) -> list[RaiseEvent]:
+    """Have the target raise, and return the exceptions before it can exec."""
+    target.step("raise")
+    return until(session, lambda events: len(events) == 30)
 
 
 @pytest.mark.parametrize("command", ["count", "trace"])
@@ -117,13 +125,12 @@ def test_a_child_that_outlives_its_parent(family: Family, root: None) -> None:
     with tracing(family.parent.pid) as session:
         assert session.unseen(1) == {"without_agent": 1, "late_processes": 0}
         family.parent.process.kill()
-        until(session, lambda: family.parent.pid not in session.targets.processes)
+        until(session, lambda _: family.parent.pid not in session.targets.processes)
         assert not list(session.events(0.5))
         assert not session.is_over
         family.load()
-        until(session, lambda: session.pids == [family.child])
-        events: list[RaiseEvent] = []
-        until(session, lambda: bool(events.extend(session.events(0.1)) or events))
+        events = until(session, bool)
+        assert session.pids == [family.child]
         assert {(e.pid, e.values[1]) for e in events} == {(family.child, "child")}
         assert session.unseen(1) == {"without_agent": 0, "late_processes": 1}
 
@@ -132,10 +139,10 @@ def test_a_child_that_loads_nothing_is_not_waited_for(
     family: Family, root: None
 ) -> None:
     with tracing(family.parent.pid) as session:
-        until(session, lambda: session.unseen(1)["without_agent"] == 1)
+        until(session, lambda _: session.unseen(1)["without_agent"] == 1)
         family.parent.process.kill()
         session._clock = time.monotonic
-        until(session, lambda: session.is_over)
+        until(session, lambda _: session.is_over)
         assert session.unseen(1) == {"without_agent": 1, "late_processes": 0}
 
 
@@ -143,9 +150,9 @@ def test_a_followed_program_that_executes_another(start: Start, root: None) -> N
     """Exceptions before and after are seen, and none counts as lost."""
     target = start("methods/methods.rb")
     with tracing(target.pid) as session:
-        target.step("raise")
+        events = thirty(session, target)
         assert target.step("exec") == "ready"
-        events = until(session, lambda: "did not wait" in " ".join(session.notes))
+        until(session, lambda _: "did not wait" in " ".join(session.notes))
         target.step("raise")
         events += session.drain()
         counters = session.result_counters()
@@ -157,10 +164,9 @@ def test_a_program_alone_that_executes_another(start: Start, root: None) -> None
     """Later exceptions are missing, and a counter reports that."""
     target = start("methods/methods.rb")
     with tracing(target.pid, follow=False) as session:
-        target.step("raise")
+        thirty(session, target)
         assert target.step("exec") == "ready"
-        events = until(session, lambda: session.is_over)
-        assert len(events) == 30
+        assert until(session, lambda _: session.is_over) == []
         assert session.result_counters()["hung_up"] == 1
 
 

@@ -91,7 +91,7 @@ def all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 def table(pid: int, target: Target, *steps: str) -> dict[str, tuple[int, int, int]]:
     """Return by method how many calls began, returned, and are in its histogram."""
     selected = MethodOptions(
-        "method", selectors_of(SELECTORS, []), confirm=lambda text: True
+        "method", select=selectors_of(SELECTORS, []), confirm=lambda text: True
     )
     targets = Targets({pid: Process(pid)})
     with Methods(targets, "latency", ["method"], selected) as session:

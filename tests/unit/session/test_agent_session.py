@@ -345,3 +345,20 @@ def test_an_exec_that_is_not_followed(world: World) -> None:
         session._live[cast(Process, Child(number))] = None
         assert not session._release(next(iter(session._live)), error)
     assert session.hung_up == 1
+
+
+def test_a_program_that_exits_once_it_is_traced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start does not drop it from the targets, as its recording names it."""
+    world.parent(1)
+    session = Session(world)
+    traced: list[list[int]] = []
+
+    def alive() -> list[Child]:
+        traced.append(session.pids)
+        return list(world.living)
+
+    monkeypatch.setattr(world, "alive", alive)
+    session.start()
+    assert (traced, session.pids) == ([[]], [1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -133,8 +133,10 @@ class AgentSession(Closing, Generic[Traced]):
         began = time.monotonic()
         while not stop():
             waited = time.monotonic() - began
+            # Listed first: a list made later would drop a COMMAND that exits at once.
+            children = filter(self.targets.has_joined, self.targets.alive())
             if self._join_chosen(waited):
-                self._join_others()
+                self._join_others(children)
                 break
             if self.on_wait is not None:
                 self.on_wait(waited)
@@ -245,9 +247,8 @@ class AgentSession(Closing, Generic[Traced]):
                     raise
         return not (waits and self._without)
 
-    def _join_others(self) -> None:
+    def _join_others(self, children: Iterable[Process]) -> None:
         """Trace children that exist already; keep the processes without an agent."""
-        children = filter(self.targets.has_joined, self.targets.alive())
         for process in (*self._without, *children):
             self._try(self._leave_out(process))
         if not self._live:
