@@ -7,7 +7,7 @@ module Tracepoint
   # docs/agent/protocol.md. The method hook is written in C: agent.c and hook/.
   #
   # rbtrace-py also loads the agent into processes without it. There all parts are
-  # concatenated into one file, at the require_relative lines below. The parts therefore
+  # concatenated into one file, where they are required below. The parts therefore
   # do not use their own paths, and begin with the same magic comment. The agent loads only
   # "socket" of Ruby's standard libraries, because it is not a gem: a gem could have the
   # wrong version for the program's Bundler.
