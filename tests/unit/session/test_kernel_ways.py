@@ -479,6 +479,23 @@ def test_a_thread_that_is_stopped(is_early: bool) -> None:
     assert stopped <= found["(stopped)"] <= most
 
 
+def test_a_wait_ends_when_sampling_stops() -> None:
+    """Stacks may be read much later on a busy machine."""
+    waited: list[int] = []
+    program = "puts 'ready'; $stdout.flush; gets"
+    with (
+        closing(Target("ruby", "-e", program)) as target,
+        sampling(SamplingMode.WALL, target.pid) as entered,
+    ):
+        assert entered.kernel is not None
+        passes = sampling_passes(entered, lambda sample: waited.append(sample.weight))
+        entered.kernel.stop()
+        time.sleep(0.2)
+        passes.settle()
+        elapsed = entered.statistics.ended_ns - entered.statistics.started_ns
+    assert 0 < sum(waited) <= elapsed
+
+
 def test_no_time_goes_on_of_a_process_that_was_killed() -> None:
     """Its main thread may end before the others do."""
     program = "10.times { Thread.new { sleep } }; puts 'ready'; $stdout.flush; gets"

@@ -285,16 +285,18 @@ class StackWalker(Closing):
             if not number or time.monotonic() > end:
                 return
 
-    def open_intervals(self, is_end: bool = False) -> list[WalkedStack]:
-        """Return the times off the CPU that are not over, until now.
+    def open_intervals(self, stopped_ns: int = 0) -> list[WalkedStack]:
+        """Return the times off the CPU that are not over.
 
-        is_end: also those that would not go up by themselves if they ended now
+        Args:
+            stopped_ns: CLOCK_MONOTONIC when walking stopped; the times end then, and
+                short ones are included. If 0, the times last until now.
         """
-        now = time.monotonic_ns()
+        now = stopped_ns or time.monotonic_ns()
         found = []
         for _, value in self._program.maps["intervals"].items():
             *words, since, _, waiters, waited = INTERVAL.unpack(value)
-            least = self._least_ns if is_end else max(self._least_ns, self._each)
+            least = self._least_ns if stopped_ns else max(self._least_ns, self._each)
             weight = now - since
             if self._weighing is Weighing.GVL_TIME:
                 # It began before ``since``, which is when its waiters changed.

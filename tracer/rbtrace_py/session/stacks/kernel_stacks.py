@@ -223,8 +223,9 @@ class KernelStacks(Closing):
             self._place(ruby)
         self._layouts[pid] = distance, layout
         since_birth = self._walker.is_walked(pid)
+        began = time.monotonic_ns()
         self._walker.walk(pid, layout)
-        self._started = self._started or time.monotonic_ns()
+        self._started = self._started or began
         if self._weighing.has_run_time and not since_birth:
             thread_run_times.begin(self._run_times, ruby)
         if self._weighing.has_switches:
@@ -466,7 +467,7 @@ class KernelStacks(Closing):
         """The times that go on."""
         if not self._weighing.has_switches:
             return []
-        return self._walker.open_intervals(is_end=bool(self._stopped))
+        return self._walker.open_intervals(self._stopped)
 
     def _count(self) -> None:
         counters, ended = self._walker.counters, self._stopped or time.monotonic_ns()
