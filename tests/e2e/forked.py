@@ -151,13 +151,13 @@ def at_data(act: Callable[[], None]) -> Prepare:
     """Once the first of the agent's data has come."""
 
     def prepare() -> None:
-        take = Agent._take
+        take = Agent._process_data
 
         def acting(*arguments):
             act()
             take(*arguments)
 
-        Agent._take = acting
+        Agent._process_data = acting
 
     return prepare
 

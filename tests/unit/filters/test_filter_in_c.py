@@ -20,9 +20,9 @@ from rbtrace_py.model.events import Value
 from rbtrace_py.model.probes import NIL_BOOL, NIL_FLOAT_BITS, NIL_INTEGER, OperandType
 from rbtrace_py.session.probes.filters import (
     MAX_STRING,
-    compile_filter,
     parse_filter,
 )
+from rbtrace_py.session.probes.filters.ccode import compile_filter
 from rbtrace_py.session.probes.filters.evaluation import evaluate
 
 pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")

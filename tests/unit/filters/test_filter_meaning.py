@@ -15,9 +15,9 @@ from rbtrace_py.session.probes.filters import (
     Kind,
     Not,
     Or,
-    compile_filter,
     parse_filter,
 )
+from rbtrace_py.session.probes.filters.ccode import compile_filter
 from rbtrace_py.session.probes.filters.evaluation import evaluate
 
 OPERANDS: dict[str, OperandType | Operand] = {

@@ -8,7 +8,8 @@ from rbtrace_py.bpf.compiled_filter import CompiledFilter
 from rbtrace_py.bpf.slots import Slot
 from rbtrace_py.errors import UsageError
 from rbtrace_py.model.probes import Operand, OperandType, Probe
-from rbtrace_py.session.probes.filters import compile_filter, parse_filter
+from rbtrace_py.session.probes.filters import parse_filter
+from rbtrace_py.session.probes.filters.ccode import compile_filter
 
 
 class ProbeFilter:

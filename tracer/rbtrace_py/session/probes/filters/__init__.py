@@ -1,7 +1,8 @@
 """The language of ``--filter``: ``id > 10 and sku == "abc"``.
 
-A filter is read into a typed tree, and the tree becomes a C expression that the
-kernel evaluates for each event.
+A filter is parsed into a typed tree. ``ccode`` turns the tree into a C expression that
+the kernel evaluates for each event. Reports of recordings evaluate the tree in Python,
+so this package does not import ``ccode``, which needs ``bpf``.
 
 An operand is compared with a constant; ``==  !=  <  <=  >  >=`` and, for texts,
 ``^=`` (begins with). ``and``, ``or``, ``not`` and parentheses join comparisons.
@@ -14,10 +15,6 @@ Nothing a user wrote, and nothing a target holds, gets into the C expression
 but as a number.
 """
 
-from rbtrace_py.session.probes.filters.ccode import (
-    compile_filter,
-    float_order,
-)
 from rbtrace_py.session.probes.filters.evaluation import evaluate
 from rbtrace_py.session.probes.filters.lexer import MAX_STRING
 from rbtrace_py.session.probes.filters.parser import (
@@ -45,9 +42,7 @@ __all__ = [
     "Not",
     "Or",
     "check_syntax",
-    "compile_filter",
     "evaluate",
-    "float_order",
     "parse_filter",
     "time_notes",
 ]
