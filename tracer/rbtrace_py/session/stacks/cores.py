@@ -1,4 +1,4 @@
-"""A core file as a Ruby VM: its roots by symbols, from the program or the user."""
+"""A core file as a Ruby VM: its roots are found by symbols or given by the user."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ SYMBOLS = (
     *TABLE_SYMBOLS,
     *ZJIT_SYMBOLS,
 )
-"""Names for ``--symbol``: pointers to the VM, an execution context, a thread (until
-2.4); the table of symbols itself; and the word that is not 0 while ZJIT is on."""
+"""Names for ``--symbol``: pointers to the VM, an execution context, or a thread (up to
+2.4); the symbol table; and the word that is nonzero while ZJIT is on."""
 
 _MOST_DATA = 4 << 20
 
@@ -73,13 +73,22 @@ _IN_PATH = re.compile(
 
 
 _OF_WHAT_RAN = ("fibers", "stack")
-"""Checks that fail, too, where the program was in the middle of something, or had
+"""Checks that also fail if the program was in the middle of an operation, or had
 damaged its own stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
-    """exe: the program, or its libruby; symbols: addresses by name of SYMBOLS."""
+    """Options of a core file's dump.
+
+    Attributes:
+        exe: Path of the program or its libruby.
+        ruby_version: Version to use instead of the detected one.
+        symbols: Addresses by name in ``SYMBOLS``.
+        fibers: Read suspended fibers, too.
+        saved: Layout from a file, which takes precedence.
+        locals: Read arguments and local variables.
+    """
 
     exe: str | None = None
     ruby_version: str | None = None
@@ -90,7 +99,17 @@ class CoreOptions:
 
 
 def parse_symbol(text: str) -> tuple[str, int]:
-    """``NAME=ADDRESS`` of ``--symbol``, in hex with 0x; raises UsageError."""
+    """Parse ``NAME=ADDRESS`` of ``--symbol``.
+
+    Args:
+        text: The option's value; the address may be hexadecimal with 0x.
+
+    Returns:
+        The name and the address.
+
+    Raises:
+        UsageError: The name is unknown or the address is invalid.
+    """
     name, _, address = text.partition("=")
     if name not in SYMBOLS:
         raise UsageError(
@@ -106,17 +125,25 @@ def parse_symbol(text: str) -> tuple[str, int]:
 
 
 def dump_core(path: str, options: CoreOptions | None = None) -> Dump:
-    """Read all threads of a core file, gzipped or not.
+    """Read all threads of a core file.
 
-    Raises BadElf, NotRuby, UnknownRuby, UsageError, UnreadableMemory, and what opening
-    files raises.
+    Args:
+        path: The core file, gzipped or not.
+        options: Options of the dump.
+
+    Returns:
+        The threads, with their stacks and waits.
+
+    Raises:
+        BadElf, NotRuby, UnknownRuby, UsageError, UnreadableMemory, RbtraceError: The
+            core or the program cannot be opened or read.
     """
     with CoreFile(path) as core, CoreRuby(core, options or CoreOptions()) as ruby:
         return ruby.dump()
 
 
 class CoreRuby(Closing):
-    """The Ruby of ``core``, which stays the caller's; raises as dump_core does."""
+    """The Ruby of ``core``, which the caller closes; raises as ``dump_core`` does."""
 
     def __init__(self, core: CoreFile, options: CoreOptions) -> None:
         self.core = core
@@ -150,7 +177,7 @@ class CoreRuby(Closing):
     # ---------------------------------------------------------------- program
 
     def _fill(self) -> None:
-        """Take what the core lacks from files, if they are the very same."""
+        """Read memory that the core lacks from files, if they are identical."""
         core = self.core
         if self.options.exe is not None:
             core.fill_from(self._path_of(self.options.exe), self.options.exe)
@@ -160,7 +187,7 @@ class CoreRuby(Closing):
                     core.fill_from(path, path)
 
     def _path_of(self, exe: str) -> bytes:
-        """Return the mapped file that ``exe`` is: by build-id, else by its name."""
+        """Return the mapped file that ``exe`` matches by build ID, else by name."""
         core, wanted = self.core, None
         paths = core.paths()
         fd = open_regular(exe)
@@ -184,7 +211,7 @@ class CoreRuby(Closing):
         )
 
     def _find_ruby(self) -> Ruby | None:
-        """The file with the VM in it, among those that fill the core."""
+        """Return the file that contains the VM, among those that fill the core."""
         mappings = self.core.mappings
         for path, fd in self.core.filled.items():
             own = tuple(one for one in mappings if one.path == path)
@@ -219,9 +246,10 @@ class CoreRuby(Closing):
         )
 
     def _checked_layout(self, vm: int, symbols: int | None) -> Layout:
-        """By the program and the core's memory, if the program is there.
+        """Return the layout, verified by the program and the core's memory.
 
-        Memory that the core lacks contradicts nothing.
+        Without the program, it is not verified. Memory that the core lacks contradicts
+        nothing.
         """
         if self._ruby is None:
             self.notes.append(
@@ -255,9 +283,9 @@ class CoreRuby(Closing):
         return next((given[name] for name in names if name in given), None)
 
     def _zjit(self) -> int | None:
-        """Return the address of the word that says whether ZJIT is on, if it is known.
+        """Return the address of the word that says whether ZJIT is on; None: unknown.
 
-        Without it frames of ZJIT in 4.1 make no sense, and are shown as unknown.
+        Without this word, frames of ZJIT in 4.1 cannot be read, and appear as unknown.
         """
         given = self._given(ZJIT_SYMBOLS)
         found = find_zjit(self._ruby) if given is None and self._ruby else None
@@ -282,7 +310,7 @@ class CoreRuby(Closing):
         return None
 
     def _vm(self) -> int:
-        """Address of ``rb_vm_t``, by what was given or by the program."""
+        """Return the address of ``rb_vm_t``, from the given symbols or the program."""
         offsets = self.layout.offsets
         pointer = self._given(VM_SYMBOLS)
         if pointer is not None:
@@ -303,14 +331,14 @@ class CoreRuby(Closing):
 
     def _thread_of(self, ec: int, offsets: Offsets) -> int:
         if offsets.ec_thread is None:
-            return ec  # up to 2.4 it is the thread
+            return ec  # up to 2.4, the thread serves as the execution context
         return self._pointed(ec + offsets.ec_thread)
 
     def _vm_of(self, thread: int) -> int:
         return self._pointed(thread + self.layout.offsets.th_vm)
 
     def _pointed(self, address: int) -> int:
-        """The pointer at ``address``; raises UnknownRuby if there is none."""
+        """Return the pointer at ``address``; raise UnknownRuby if it is not one."""
         try:
             value = read_word(self.core, address)
         except UnreadableMemory as error:
@@ -325,7 +353,7 @@ class CoreRuby(Closing):
     # ------------------------------------------------------------------- dump
 
     def dump(self) -> Dump:
-        """Read all threads."""
+        """Read all threads; raise BadElf without any."""
         core = self.core
         stacks = read_stacks(
             self.vm,
@@ -360,12 +388,12 @@ class CoreRuby(Closing):
 
 
 def _likely(paths: list[bytes]) -> list[bytes]:
-    """Return those that may be a Ruby, or else the first ones."""
+    """Return paths that may be a Ruby, or else the first ones."""
     return [path for path in paths if b"ruby" in path.rsplit(b"/", 1)[-1]] or paths[:3]
 
 
 def _data_of_ruby(core: CoreFile) -> list[tuple[int, int]]:
-    """Writable memory of files called ruby, and what adjoins it: .data and .bss."""
+    """Return writable memory of files called ruby, and adjoining .data and .bss."""
     found: list[tuple[int, int]] = []
     end = 0
     for one in core.mappings:

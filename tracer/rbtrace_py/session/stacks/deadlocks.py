@@ -11,7 +11,7 @@ from rbtrace_py.model.waits import Wait, Waiter
 def deadlocks(threads: Sequence[DumpedThread]) -> tuple[tuple[Waiter, ...], ...]:
     """Return the cycles of threads and fibers that wait for one another.
 
-    Each begins with the one that stands first in ``threads``.
+    Each cycle begins with the member that is first in ``threads``.
     """
     waiters: dict[int, tuple[Waiter, Waiter | None]] = {}
     for thread in threads:
@@ -37,7 +37,7 @@ def deadlocks(threads: Sequence[DumpedThread]) -> tuple[tuple[Waiter, ...], ...]
 
 
 def _holder(wait: Wait | None) -> Waiter | None:
-    """Return who has to act first; None as well if the wait ends by itself."""
+    """Return who must act first; None also if the wait ends by itself."""
     return None if wait is None or wait.seconds is not None else wait.holder
 
 

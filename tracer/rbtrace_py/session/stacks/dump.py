@@ -1,4 +1,4 @@
-"""``dump``: all threads of a process, once; and their suspended fibers."""
+"""``dump``: one read of all threads of a process and their suspended fibers."""
 
 from __future__ import annotations
 
@@ -30,19 +30,26 @@ from rbtrace_py.session.stacks.ruby_process import Tids, open_vm, ruby_thread
 from rbtrace_py.session.stacks.waits import Seen, Waits
 
 PAUSE_SECONDS = 5.0
-"""How long a target is stopped at most."""
+"""Maximum seconds to stop a target."""
 
 _TRIES = 3
-"""How often what could not be read is read anew."""
+"""Maximum number of repeated reads."""
 _WITHOUT_LOCALS = (FrameKind.GC, FrameKind.MARKER)
 _LONG = 0.2
-"""Seconds of a reading from which on it is not repeated: of many threads some go on."""
+"""Seconds above which a read is not repeated: of many threads, some always continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """fibers: suspended ones too; pause: stop the target while it is read; locals: read
-    arguments and local variables."""
+    """Options of a dump.
+
+    Attributes:
+        fibers: Read suspended fibers, too.
+        pause: Stop the target while it is read.
+        ruby_version: Version to use instead of the detected one.
+        saved: Layout from a file, which takes precedence.
+        locals: Read arguments and local variables.
+    """
 
     fibers: bool = False
     pause: bool = False
@@ -53,10 +60,14 @@ class DumpOptions:
 
 @dataclass(slots=True)
 class Stacks:
-    """The stacks of a VM: threads with their walks, and fibers by thread.
+    """The stacks of a VM: threads with their stacks, and fibers by thread address.
 
-    control_frames, locals: of threads and of fibers, by address
-    notes: what a user should know, a line each
+    Attributes:
+        threads: Threads with their stacks; None: unreadable.
+        fibers: Suspended fibers with their stacks, by thread address.
+        control_frames: Control frames of threads and fibers, by address.
+        locals: Local variables of threads and fibers, by address.
+        notes: Notes for the user, one per line.
     """
 
     threads: list[tuple[VmThread, Walked | None]]
@@ -66,7 +77,7 @@ class Stacks:
     notes: list[str] = field(default_factory=list)
 
     def read_locals(self, values: Values) -> None:
-        """Read the arguments and local variables of all that was walked."""
+        """Read the arguments and local variables of all stacks."""
         reader = LocalsReader(values)
         if not reader.can_read:
             self.notes.append("local variables cannot be found in this Ruby")
@@ -74,21 +85,21 @@ class Stacks:
             self.locals[address] = reader.of_stack(frames)
 
     def locals_of(self, address: int, walked: Walked | None) -> Locals:
-        """Those of a stack, if they are of the frames that it shows."""
+        """Return the locals of a stack, if they match the frames that it shows."""
         found = self.locals.get(address, ())
         frames = () if walked is None else walked.stack.frames
-        # The collector's frames, and the marker for unknown ones, have none.
+        # Frames of the garbage collector and markers of unknown frames have no locals.
         found = (*found, *(() for one in frames if one.kind in _WITHOUT_LOCALS))
         return found if len(found) == len(frames) else ()
 
     def whole(self, address: int, walked: Walked | None) -> Sequence[ControlFrame]:
-        """Return the control frames of a stack; none if its newest are unknown."""
+        """Return the control frames of a stack, or () if its newest are unknown."""
         if walked is None or walked.flags & SampleFlags.TRIMMED:
             return ()
         return self.control_frames.get(address, ())
 
     def seen(self) -> list[Seen]:
-        """Each thread as it was when its stack was read, or before."""
+        """Return the threads, with their states when they were read or listed."""
         return [
             Seen(
                 one,
@@ -104,13 +115,21 @@ class Stacks:
 def dump(process: Process, options: DumpOptions | None = None) -> Dump:
     """Read all threads of a process.
 
-    Raises NotRuby, UnknownRuby, NotPermitted, NoSuchTarget, and UnreadableMemory if
-    there is no list of threads to be read.
+    Args:
+        process: The process.
+        options: Options of the dump.
+
+    Returns:
+        The threads, with their stacks, waits, and deadlocks.
+
+    Raises:
+        NotRuby, UnknownRuby, NotPermitted, NoSuchTarget: As ``rubyvm.attach`` raises.
+        UnreadableMemory: The list of threads is unreadable.
     """
     options = options or DumpOptions()
     attached, tids, vm = open_vm(process, options.ruby_version, options.saved)
 
-    # Before a pause, which the kernel shows as the end of each call.
+    # Before a pause: in a pause, the kernel shows each system call as ended.
     kernel = KernelWaits(process, vm.memory, process.threads())
     with Tasks(process) as tasks, _pausing(process, options.pause) as pause:
         reader = _Reader(process, vm, attached, tids, tasks, options)
@@ -144,10 +163,11 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """All threads, read once; took: seconds.
+    """All threads, read once.
 
-    is_torn: a thread that sleeps went on meanwhile, so that what it waits for may be
-        what it did next
+    Attributes:
+        took: Duration in seconds.
+        is_torn: A sleeping thread ran meanwhile, so its wait may be from later.
     """
 
     time_ns: int
@@ -160,7 +180,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads all threads of a process, as often as it is asked to."""
+    """Reads all threads of a process, any number of times."""
 
     process: Process
     vm: RubyVM
@@ -170,10 +190,10 @@ class _Reader:
     options: DumpOptions
 
     def read(self, kernel: KernelWaits) -> _Reading:
-        """Read once; kernel: what it said just before."""
+        """Read once; ``kernel`` was read just before."""
         now, began = time.time_ns(), time.monotonic()
         ran = {} if self.options.pause else self._cpu_times()
-        # The kernel shows a thread that we have paused as stopped.
+        # The kernel shows a thread that we paused as stopped.
         running = None if self.options.pause else self._running()
         stacks = read_stacks(self.vm, self._fibers, self.options.fibers)
         if self.options.locals:
@@ -208,7 +228,7 @@ class _Reader:
     def _dumped(
         self, stacks: Stacks, waits: Waits, running: set[int] | None
     ) -> list[DumpedThread]:
-        """running: those on a CPU; None: the kernel does not say"""
+        """Describe threads. Without ``running``, the kernel's states are unknown."""
         threads = []
         for one, walked in stacks.threads:
             tid = waits.threads[one.address].tid
@@ -221,9 +241,9 @@ class _Reader:
         return threads
 
     def _gone_on(self, ran: Mapping[int, int | None]) -> set[int | None]:
-        """Return the threads that had a CPU since ``ran``, or have one."""
+        """Return the threads that were on a CPU since ``ran``, or are on one."""
         since = self._cpu_times()
-        # Of one that runs the kernel says a time that is as old as a tick.
+        # The kernel's time of a running thread is up to one tick old.
         return {*(tid for tid in ran if ran[tid] != since.get(tid)), *self._running()}
 
     def _cpu_times(self) -> dict[int, int | None]:
@@ -240,9 +260,9 @@ class _Reader:
 def _lasting_deadlocks(
     threads: Sequence[DumpedThread], stacks: Stacks, waits: Waits
 ) -> tuple[tuple[Waiter, ...], ...]:
-    """Return the cycles that are there still when the waits are read once more.
+    """Return the cycles that still exist when the waits are read once more.
 
-    A program that runs may lock and unlock while its threads are read one by one.
+    A running program may lock and unlock while its threads are read one by one.
     """
     found = deadlocks(threads)
     if not found:
@@ -269,7 +289,10 @@ def _pausing(process: Process, wanted: bool) -> AbstractContextManager[Pause | N
 
 
 def writable(all_mappings: Sequence[MemoryMapping]) -> list[tuple[int, int]]:
-    """Return where objects may be: (address, size) of writable memory of no file."""
+    """Return the (address, size) ranges of writable memory of no file.
+
+    Objects may be there.
+    """
     return [
         (one.start, one.end - one.start)
         for one in all_mappings
@@ -280,10 +303,16 @@ def writable(all_mappings: Sequence[MemoryMapping]) -> list[tuple[int, int]]:
 def read_stacks(
     vm: RubyVM, make_fibers: Callable[[], Fibers], with_fibers: bool
 ) -> Stacks:
-    """Read all threads, those that fail anew; and fibers.
+    """Read all threads and fibers; retry those that fail.
 
-    with_fibers: all suspended ones; else those of threads with a fiber scheduler, who
-    wait for what their thread is told to wait for
+    Args:
+        vm: The VM.
+        make_fibers: Returns the reader of fibers, if it is needed.
+        with_fibers: Read all suspended fibers. If False, only read the fibers of
+            threads with a fiber scheduler: their waits explain their thread's wait.
+
+    Returns:
+        The threads and fibers, without locals.
     """
     found = vm.threads()
     walks: list[Walked | None] = list(vm.sample_all(found))
@@ -319,7 +348,16 @@ def dumped(
     on_cpu: bool | None = None,
     letter: str = "",
 ) -> DumpedThread:
-    """A thread of ``stacks``; on_cpu, letter: what the kernel says of it."""
+    """Return a thread of ``stacks`` for the dump.
+
+    Args:
+        stacks: The stacks of the VM.
+        thread: The thread.
+        walked: Its stack; None: unreadable.
+        waits: The waits of all threads.
+        on_cpu: True if the kernel shows the thread on a CPU; None: unknown.
+        letter: The kernel's state letter, or an empty string.
+    """
     state = waits.state(thread.address, on_cpu)
     frames = stacks.whole(thread.address, walked)
     return DumpedThread(

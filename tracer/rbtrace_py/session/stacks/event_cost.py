@@ -1,4 +1,4 @@
-"""What walking stacks at events costs."""
+"""The cost of walking stacks at events."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from collections.abc import Callable, Mapping
 from rbtrace_py.model.counters import Counter
 
 MOST_SHARE = 0.05
-"""Of a CPU that walking at events may take, unless more was accepted."""
+"""Maximum share of a CPU for walking at events, unless the user accepts more."""
 _WINDOW_SECONDS = 1.0
 
 
 class EventCost:
-    """What events cost the targets, by the second.
+    """Measures the cost of events for the targets, per second.
 
-    entry_ns: of an event before and after the program runs
-    counters: those of the walker, now
-    clock: monotonic, in seconds
+    Args:
+        entry_ns: Cost of an event before and after the program runs, in ns.
+        counters: Returns the walker's current counters.
+        clock: Monotonic clock, in seconds.
 
-    hits, ns, seconds: events of the first second that had some, and what they took; of
-        the second in which it was too much, once it was
-    is_known: is there such a second?
-    is_too_high: was it more than MOST_SHARE in any second?
+    Attributes:
+        hits: Events of the measured second: the first second with events, or the first
+            second that exceeded MOST_SHARE.
+        ns: Cost of these events, in ns.
+        seconds: Duration of the measured second.
+        is_known: True once a second was measured.
+        is_too_high: True once a second exceeded MOST_SHARE.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class EventCost:
 
     @property
     def share(self) -> float:
-        """Part of a CPU, 1 being all of one."""
+        """Share of one CPU; 1.0 is a whole CPU."""
         return self.ns / 1e9 / self.seconds if self.seconds else 0.0
 
     @property
@@ -51,9 +55,10 @@ class EventCost:
         return self.ns / self.hits if self.hits else 0.0
 
     def measure(self, is_last: bool = False) -> None:
-        """Look at what came since; some ten times a second.
+        """Measure new events. Call this about ten times per second.
 
-        is_last: there will be no other time
+        Args:
+            is_last: No other call follows.
         """
         now, counters = self._clock(), self._counters()
         hits = counters[Counter.HITS] - self._before[Counter.HITS]

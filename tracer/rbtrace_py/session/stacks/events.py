@@ -1,4 +1,4 @@
-"""Events at which stacks are walked: those that a word means, and what they cost."""
+"""Events at which stacks are walked, and their cost."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ Events = ProbeEvents | TracepointEvents
 
 
 def events_of(targets: Targets, event: EventChoice, walker: StackWalker) -> Events:
-    """Return the events that a word means; entering attaches to them.
+    """Return the events that ``event.word`` names; entering attaches to them.
 
-    Raises UsageError, NoSuchProbe, NotPermitted or BpfError.
+    Args:
+        targets: The processes.
+        event: The choice of events.
+        walker: Walker of the targets' stacks.
+
+    Raises:
+        UsageError, NoSuchProbe, NotPermitted, BpfError
     """
     kind, colon, _ = event.word.partition(":")
     if colon and kind == "uprobe":
@@ -32,9 +38,13 @@ def events_of(targets: Targets, event: EventChoice, walker: StackWalker) -> Even
 class EventSampling(Starting):
     """The events of a sampling; entering attaches to them.
 
-    kernel: counts the stacks
+    Args:
+        targets: The processes.
+        event: The choice of events.
+        kernel: Counts the stacks.
 
-    cost: what they cost so far
+    Attributes:
+        cost: The cost so far.
     """
 
     def __init__(
@@ -51,21 +61,21 @@ class EventSampling(Starting):
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know, a line each."""
+        """Notes for the user, one per line."""
         return self._events.notes
 
     @property
     def is_too_costly(self) -> bool:
-        """Did they cost more than was accepted?"""
+        """True if the events cost more than the user accepted."""
         return self.cost.is_too_high and not self._event.at_any_cost
 
     def refresh(self) -> None:
-        """Keep up with processes and files that come, and with the cost."""
+        """Update processes, files, and the cost."""
         self._events.refresh()
         self.cost.measure()
 
     def finish(self, statistics: Statistics, notes: Notes) -> None:
-        """Walk no more, and say what is missing; what was seen can be taken."""
+        """Stop walking and report losses; collected stacks remain available."""
         self.cost.measure(is_last=True)
         self._events.finish()
         missing = self._events.missing

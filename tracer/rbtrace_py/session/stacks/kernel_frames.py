@@ -1,4 +1,4 @@
-"""The kernel's own frames, below the innermost Ruby frame of the same moment."""
+"""The kernel's frames, below the innermost Ruby frame of the same sample."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rbtrace_py.linux.process import Process
 from rbtrace_py.model.stacks import Frame, FrameKind, Stack
 
 _MARK = "_[k]"
-"""As perf and flamegraph.pl mark a kernel's function."""
+"""Suffix of kernel functions, as in perf and flamegraph.pl."""
 _END = r"(?:\.\w+)*(?: \[\w+\])?\n"
 _CALLER = (
     r"(?:bpf_trace_run\d+|__bpf_trace_\w+|__traceiter_\w+|trace_call_bpf"
@@ -20,16 +20,17 @@ _OWN = re.compile(
     rf"(?:(?:bpf_prog_\w+{_END})+|\[unknown\]\n(?={_CALLER}))?"
     rf"(?:(?:{_CALLER})+(?:(?:syscall_trace_enter|syscall_exit_work){_END})?)?"
 )
-"""A tracepoint's program, which is ours (Linux 5.10 may have it twice), and the
-functions that the kernel calls it through; of the last two only what they call tells
-that they are there for it."""
+"""Our tracepoint program (Linux 5.10 may list it twice), and the functions through
+which the kernel calls it. The last two functions also have other callees; match them
+only if they call ours."""
 _MOST_KNOWN = 1 << 14
 
 
 class KernelFrames:
-    """Names addresses, and puts the frames upon stacks; bounded.
+    """Names kernel addresses and adds kernel frames to stacks. Its cache is bounded.
 
-    Raises NotPermitted where the kernel does not name its functions.
+    Raises:
+        NotPermitted: The kernel hides the names of its functions.
     """
 
     def __init__(self) -> None:
@@ -38,9 +39,13 @@ class KernelFrames:
         self._stacks: dict[tuple[Stack, bytes, bool], Stack] = {}
 
     def add_frames(self, stack: Stack, addresses: memoryview, is_tick: bool) -> Stack:
-        """Return a stack with the frames of some addresses, the newest first.
+        """Return a stack with the kernel's frames on it.
 
-        is_tick: a tick interrupted them; else they lead to a program of ours
+        Args:
+            stack: The Ruby stack.
+            addresses: Kernel addresses, the newest first.
+            is_tick: A tick interrupted the kernel. If False, the newest frames lead to
+                our program, and are removed.
         """
         key = (stack, addresses.tobytes(), is_tick)
         found = self._stacks.get(key)
@@ -53,13 +58,13 @@ class KernelFrames:
         return found
 
     def add_sleeping_frames(self, stack: Stack, process: Process, tid: int) -> Stack:
-        """Return the stack of a thread that sleeps with the frames it sleeps in."""
+        """Return the stack of a sleeping thread with the kernel frames it sleeps in."""
         return self._with(stack, sleeping_stack(process, tid))
 
     def _names(self, addresses: Sequence[int], is_tick: bool) -> list[str]:
-        """Name functions, without those that are there because we look."""
+        """Name functions, without those that only run because of our program."""
         names = [
-            # A call returns behind itself, which may be another function's begin.
+            # A return address may be the start of the next function.
             self._symbols.name(address - (at > 0 or not is_tick)) or "[unknown]"
             for at, address in enumerate(addresses)
         ]

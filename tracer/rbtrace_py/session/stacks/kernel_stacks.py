@@ -1,4 +1,4 @@
-"""Stacks that the kernel walks, joined with the Ruby processes that they are of."""
+"""Stacks that the kernel walks, matched with their Ruby processes."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ _LOSSES = {
     Counter.UNKNOWN_THREAD: "unknown_thread",
     Counter.NO_ROOM: "no_room",
 }
-"""Counters of samples that failed, by their names in ``Statistics``."""
+"""Counters of failed samples, and their names in ``Statistics``."""
 _NOT_WALKED = {Counter.IN_USE: "in_use", Counter.NEGATIVE: "no_weight"}
-"""Those of events whose stack was not looked at."""
+"""Counters of events whose stack was not walked."""
 _TRIES = 3
 _CHANGING_SECONDS = 10.0
-"""How long code is looked at again with each batch after some was found to have
-changed, not just each second. For so long it is not taken for a sample's, either, if it
-may have come after it."""
+"""Seconds after a code replacement in which each batch checks the code, instead of once
+per second. Within this time, code that may be newer than a sample is not used to name
+it."""
 _SEARCHED_SECONDS = 5.0
-"""How long it is looked for where threads say what they run, as fibers may hide it."""
+"""Seconds to search for the thread pointer's TLS offset, which fibers may hide."""
 _MOST_UNCHECKED = 1 << 10
-"""Stacks that wait at most until their code is looked at again."""
+"""Maximum number of stacks whose code is not checked yet."""
 _MOST_HELD = 1 << 12
-"""Stacks of processes that are not attached to yet, at most."""
+"""Maximum number of stacks of unattached processes."""
 _OFFSETS = {
     "FSBASE_OFFSET": ("task_struct.thread.fsbase",),
     "PID_OFFSET": ("task_struct.pid",),
@@ -66,7 +66,7 @@ _OFFSETS = {
     "INODE_OFFSET": ("file.f_inode",),
     "INODE_MODE_OFFSET": ("inode.i_mode",),
 }
-"""Offsets that the programs need, by the names that kernels gave the fields."""
+"""Offsets that the programs need, and the names of the fields in different kernels."""
 _GONE = Stack((UNRESOLVED,))
 _WEIGHINGS = {
     SamplingMode.CPU: Weighing.RUN_TIME,
@@ -80,16 +80,19 @@ Add = Callable[[Sample], object]
 
 
 _Seen = Sample | WalkedStack
-"""A stack that went up, named, or with its frames: its process is not known yet."""
+"""A named stack, or its frames if its process is not attached yet."""
 
 
 class KernelStacks(Closing):
-    """The walker, and what is known of the threads of each process.
+    """The stack walker, and the state of the threads of each process.
 
-    options: of the sampling
-    follows: walk children, too
+    Args:
+        options: Options of the sampling.
+        follows: Walk the stacks of children, too.
+        statistics: Receives the counts.
 
-    Raises NotPermitted, BpfError or NoBtf where this kernel or machine cannot.
+    Raises:
+        NotPermitted, BpfError, NoBtf: The kernel or the machine is unsuitable.
     """
 
     _kernel_frames: KernelFrames | None = None
@@ -139,17 +142,17 @@ class KernelStacks(Closing):
 
     @property
     def wall_offset(self) -> int:
-        """What samples' times are ahead of CLOCK_MONOTONIC, in ns."""
+        """Sample time minus CLOCK_MONOTONIC, in ns."""
         return self._clock
 
     @property
     def started_ns(self) -> int:
-        """CLOCK_REALTIME as the first process began to be walked; 0: none is yet."""
+        """CLOCK_REALTIME in ns when walking started; 0: no process is walked yet."""
         return self._started and self._started + self._clock
 
     @property
     def is_changing(self) -> bool:
-        """Was code found replaced of late?"""
+        """True if code was replaced recently."""
         return time.monotonic() < self._changing_until
 
     @property
@@ -158,16 +161,16 @@ class KernelStacks(Closing):
 
     @property
     def seen(self) -> int:
-        """Samples so far, also those that were not taken yet.
+        """Number of samples so far, including those not yet passed on.
 
-        Of a thread that waits all the time it is one.
+        A thread that waits all the time counts as one sample.
         """
         counters = self._walker.counters
         no_samples = sum(counters[one] for one in (Counter.NO_RUBY, *_LOSSES))
         return counters[Counter.SEEN] - no_samples + self._begun
 
     def loss_notes(self) -> Iterator[str]:
-        """Yield why samples failed, and what was none, a line each."""
+        """Yield why samples failed and which events were ignored, one note per line."""
         counters = self._walker.counters
         if number := counters[Counter.NO_ROOM]:
             yield (
@@ -203,7 +206,11 @@ class KernelStacks(Closing):
             yield f"{number:,} events failed: too many at once on one CPU"
 
     def watch(self, ruby: RubyProcess) -> None:
-        """Walk the stacks of a process; raises UnknownRuby where that cannot be."""
+        """Walk the stacks of a process.
+
+        Raises:
+            UnknownRuby: The kernel cannot walk them.
+        """
         pid = ruby.process.pid
         distance = ruby.vm.tls_distance(ruby.threads)
         layout = ruby.vm.walk_layout(distance, self._follows)
@@ -232,7 +239,7 @@ class KernelStacks(Closing):
             self._begin_waiting(ruby)
 
     def _begin_waiting(self, ruby: RubyProcess) -> None:
-        """Read the stacks of threads that wait already, maybe until the end."""
+        """Read the stacks of threads that already wait, and may wait until the end."""
         mode = SamplingMode.GVL if self._is_of_gvl else SamplingMode.WALL
         for number, (sample, off_cpu) in enumerate(waiting_threads(ruby, mode)):
             tid = sample.thread.tid or 0
@@ -247,7 +254,7 @@ class KernelStacks(Closing):
             self._begun += 1
 
     def forget(self, pid: int) -> None:
-        """Walk a process no more."""
+        """Stop walking the stacks of a process."""
         if self._layouts.pop(pid, None) is not None:
             self._walker.leave(pid)
             self._displace(pid)
@@ -257,7 +264,7 @@ class KernelStacks(Closing):
             self._walker.displace(pid, tid)
 
     def refresh(self, ruby: RubyProcess) -> None:
-        """Take in threads that came or went, and ZJIT where it was switched on."""
+        """Update the threads of a process, and the layout once ZJIT is on."""
         pid = ruby.process.pid
         if pid in self._placed:
             self._place(ruby)
@@ -273,7 +280,7 @@ class KernelStacks(Closing):
                     self._displace(pid)
 
     def _place(self, ruby: RubyProcess) -> None:
-        """Say which thread each kernel thread runs, which nothing in it says."""
+        """Map kernel threads to Ruby threads; their memory does not reveal this."""
         pid = ruby.process.pid
         before, now = self._placed[pid], ruby.tids
         for tid in before.keys() - now.keys():
@@ -284,7 +291,7 @@ class KernelStacks(Closing):
         self._placed[pid] = now
 
     def _find_unknown(self, rubies: Rubies) -> None:
-        """See which threads have come, if one was not known."""
+        """List new threads if the kernel met an unknown one."""
         if not self._placed:
             return
         unknown = self._walker.counters[Counter.UNKNOWN_THREAD]
@@ -297,19 +304,26 @@ class KernelStacks(Closing):
                 self._place(rubies[pid])
 
     def stop(self) -> None:
-        """Walk nothing any more; what was seen can be taken."""
+        """Stop walking stacks. ``take`` still returns the collected ones."""
         self._walker.stop()
         self._stopped = time.monotonic_ns()
 
     def collect(self, rubies: Rubies, add: Add, most: int | None = None) -> bool:
         """Name the stacks that the kernel sent.
 
-        Call it ten times per second, or fifty times while the program replaces code,
+        Call this ten times per second, or fifty times while the program replaces code,
         because replaced code may be freed soon.
 
-        If each sample is kept, ``add`` gets it at once, but in modes with run time
-        ``take`` adds all of them in their order.
-        Returns whether there may be more, as it was ``most``.
+        If each sample is kept, ``add`` gets it at once. In modes with run time,
+        ``take`` adds all samples in order of time instead.
+
+        Args:
+            rubies: Attached processes by PID.
+            add: Receives the samples.
+            most: Maximum number of stacks to name; None: no limit.
+
+        Returns:
+            True if ``most`` was reached, so that more stacks may follow.
         """
         self._find_unknown(rubies)
         stacks = list(islice(self._walker.records(), most))
@@ -341,7 +355,7 @@ class KernelStacks(Closing):
             self._add(one, rubies, add)
 
     def _name(self, ruby: RubyProcess, stacks: Sequence[WalkedStack]) -> None:
-        """Read the names of some stacks, which are to be checked yet."""
+        """Name stacks. Their code must be checked afterwards."""
         if not stacks:
             return
         ruby.vm.begin_naming()
@@ -350,7 +364,7 @@ class KernelStacks(Closing):
             stacks = ruby.vm.with_code(stacks)
         self._resolve(ruby, stacks)
         with suppress(NoSuchTarget):
-            # Also where nothing changes: it notes since when code is known.
+            # Even if nothing changes: this records since when code is known.
             late = ruby.vm.without_late_code(stacks)
             while late and self.is_changing:
                 self._resolve(ruby, late)
@@ -361,9 +375,11 @@ class KernelStacks(Closing):
             self._seen[stack.key] = self._resolved(ruby, stack)
 
     def _check(self, rubies: Rubies) -> None:
-        """See if the code of stacks is still what they were named by; if not, name them
-        again, and look more often, as the program's code comes and goes. Where it is
-        other code each time, they are unresolved."""
+        """Check whether the code of stacks is unchanged since they were named.
+
+        If not, name the stacks again, and check more often, because the program
+        replaces code. If the code differs each time, the stacks are unresolved.
+        """
         for _ in range(_TRIES):
             stacks, self._unchecked = self._unchecked, []
             for pid, ruby in rubies.items():
@@ -385,16 +401,16 @@ class KernelStacks(Closing):
             stacks = ruby.vm.with_code(stacks)
             return ruby.vm.has_same_code(one.frames for one in stacks if one.frames)
         except NoSuchTarget:
-            return True  # what was read while it was there is right
+            return True  # data that was read from the live process is valid
 
     def take(self, rubies: Rubies, add: Add) -> None:
-        """Give ``add`` a sample of each stack since the last call; each second."""
+        """Once per second, pass ``add`` a sample of each stack since the last call."""
         self.collect(rubies, add)
         self._older, self._before, self._seen = self._before, self._seen, {}
         counts, still = self._walker.counts(), self._still()
         ticks = [stack for stack in counts if self._is_tick(stack)]
         over = [stack for stack in counts if not self._is_tick(stack)]
-        # What is due is known before those that end meanwhile are collected.
+        # List the due stacks before collecting: some intervals end meanwhile.
         due = [*over, *self._parts(still)] if self._each else []
         self.collect(rubies, add)
         self._check(rubies)
@@ -417,11 +433,11 @@ class KernelStacks(Closing):
         self._count()
 
     def _is_tick(self, stack: WalkedStack) -> bool:
-        """Return whether a stack stands for run time."""
+        """Return whether the stack represents run time."""
         return self._weighing.has_run_time and stack.off_cpu is None
 
     def _weighed(self, stacks: list[WalkedStack], rubies: Rubies) -> list[WalkedStack]:
-        """Return stacks in their order, the ticks with the run time that is theirs."""
+        """Return stacks in order of time; the ticks have their share of run time."""
         period, ran = self._walker.period_ns, thread_run_times.reader_of(rubies)
         found = [stack for stack in stacks if not self._is_tick(stack)]
         batch: dict[ThreadId, list[tuple[WalkedStack, int]]] = {}
@@ -442,15 +458,18 @@ class KernelStacks(Closing):
             add(sample)
 
     def _parts(self, still: list[WalkedStack]) -> list[WalkedStack]:
-        """Return what is new in times that go on, but of those of several waiters."""
+        """Return the new parts of open intervals; in mode gvl, only after ``stop``."""
         if self._is_of_gvl and not self._stopped:
             return []
         return self._told.tell(still)
 
     def _keep(self, stacks: list[WalkedStack], rubies: Rubies) -> None:
-        """Know stacks on: the frames of a time go up where it begins, and it may end
-        an epoch later, or, between the two readings of ``take``, two. A thread may have
-        got another name meanwhile."""
+        """Keep stacks for later epochs.
+
+        Frames are sent when an interval begins. The interval may end an epoch later,
+        or, between the two readings of ``take``, two. A thread may be renamed
+        meanwhile.
+        """
         for stack in stacks:
             ruby = rubies.get(stack.pid)
             seen = self._known(stack.key)
@@ -464,7 +483,7 @@ class KernelStacks(Closing):
         return self._seen.get(key) or self._before.get(key) or self._older.get(key)
 
     def _still(self) -> list[WalkedStack]:
-        """The times that go on."""
+        """Return the intervals that are still open."""
         if not self._weighing.has_switches:
             return []
         return self._walker.open_intervals(self._stopped)
@@ -508,17 +527,17 @@ class KernelStacks(Closing):
         return Sample(at, thread, ThreadState.RUNNING, named, 1, flags, stack.fiber)
 
     def _add(self, stack: WalkedStack, rubies: Rubies, add: Add) -> None:
-        """Make a sample of a stack that has a weight; its frames went up before."""
+        """Add a sample of a stack with a weight; its frames were sent before."""
         seen = self._known(stack.key)
         if seen is not None:
             self._add_seen(seen, stack, rubies, add)
-        else:  # the time has passed, and its loss was counted
+        else:  # the frames were dropped, and their loss was counted
             self._emit(self._unresolved(stack), stack, add)
 
     def _add_seen(
         self, seen: _Seen, stack: WalkedStack, rubies: Rubies, add: Add
     ) -> None:
-        if isinstance(seen, WalkedStack):  # of a child that was not attached to
+        if isinstance(seen, WalkedStack):  # of a child that was not attached
             ruby = rubies.get(stack.pid)
             if ruby is not None:
                 seen = self._resolved(ruby, seen)
@@ -534,7 +553,7 @@ class KernelStacks(Closing):
         if stack.off_cpu is not None:
             shown, state = self._off_cpu.of(shown, stack.off_cpu)
         if self._is_of_gvl:
-            self._has_weight = True  # also as it sleeps: it keeps others from the GVL
+            self._has_weight = True  # also if asleep: it keeps the GVL from others
         elif state is ThreadState.SLEEPING and not self._idle:
             return
         if self._is_tick(stack) and not stack.ticks:
@@ -547,7 +566,7 @@ class KernelStacks(Closing):
             self._statistics.flag(sample.flags, weight // self._event_weight - 1)
 
     def give_up(self, is_alive: Callable[[int], bool], add: Add) -> None:
-        """Make samples without names of processes that ended before they were read."""
+        """Add samples without names for processes that ended before they were read."""
         self._unnamed = [one for one in self._unnamed if is_alive(one.pid)]
         held, self._held = self._held, []
         for seen, stack in held:
@@ -563,7 +582,7 @@ class KernelStacks(Closing):
         return self._sample(stack, thread, _GONE, SampleFlags.UNRESOLVED)
 
     def _ended(self, stack: WalkedStack) -> Sample:
-        """Return the sample of a stack whose process ended before it was read."""
+        """Return a sample of a stack whose process ended before it was read."""
         flags = SampleFlags.UNRESOLVED | SampleFlags.ENDED
         return self._unresolved(stack)._replace(flags=flags)
 
@@ -582,7 +601,7 @@ def _unit(options: SamplingOptions) -> str:
 
 
 def _offsets() -> dict[str, int]:
-    """Raises NoBtf, and BpfError on another machine or in a container."""
+    """Return field offsets; raise NoBtf, or BpfError on an unsuitable machine."""
     if platform.machine() != "x86_64":
         raise BpfError(f"the kernel's walk is not known on {platform.machine()}")
     if not host_pid_namespace():

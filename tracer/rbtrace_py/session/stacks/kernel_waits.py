@@ -1,4 +1,4 @@
-"""What the kernel says of the threads of a process that wait: descriptors, children."""
+"""The kernel's view of a process's waiting threads: descriptors, children, locks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from rbtrace_py.model.waits import Descriptor, OtherProcess
 
 _POLLED = ("read", "write", "read or write")
 _OF_SOCKETS = {"listening": "accept", "connecting": "connect"}
-"""What is waited for by a poll, by a socket's state."""
+"""Awaited action of a poll of a socket, by the socket's state."""
 _MOST_WATCHED = 1 << 10
 
 
 class KernelWaits:
-    """The kernel's word on the threads of a process, taken when it is made.
+    """Waits of a process's threads, as read from the kernel on creation.
 
-    tids: of the threads, as our own namespace has them
+    Args:
+        process: The process.
+        memory: Its memory.
+        tids: Thread ids in our namespace.
     """
 
     def __init__(self, process: Process, memory: Memory, tids: Iterable[int]) -> None:
@@ -39,12 +42,12 @@ class KernelWaits:
         self._calls = {tid: system_call(process, tid) for tid in tids}
 
     def of(self, tid: int | None) -> tuple[SystemCall, Awaited] | None:
-        """Return the call that a thread was in, and what for."""
+        """Return a thread's system call and its awaited event."""
         call = None if tid is None else self._calls.get(tid)
         return None if call is None else (call, awaited(call, self._memory))
 
     def descriptor(self, number: int, action: str) -> Descriptor:
-        """Describe a descriptor of the process."""
+        """Return a description of a descriptor of the process."""
         names = self._descriptors
         state = names.name(number).rpartition(", ")[2]
         if action in _POLLED:
@@ -62,7 +65,7 @@ class KernelWaits:
         )
 
     def native_waits(self, but: Set[int | None]) -> tuple[Descriptor, ...]:
-        """The UDP sockets that threads wait for, ``but`` those with these ids."""
+        """Return the awaited UDP sockets of all threads except the ids in ``but``."""
         found = [
             self.descriptor(number, action)
             for tid, call in self._calls.items()
@@ -75,9 +78,11 @@ class KernelWaits:
         return tuple(map(_other_process, lock_holders(self._process, number)))
 
     def children(self, pid: int | None) -> tuple[OtherProcess, ...]:
-        """The child of that pid, or all; None, 0: any; below 0: of that group.
+        """Return the children that a wait for ``pid`` may return.
 
-        The target's memory says which, by the number in its own pid namespace.
+        Args:
+            pid: As of waitpid(2), in the target's PID namespace: a child's PID; a
+                negative process group; 0 or None: any child.
         """
         pids = children(self._process.pid)
         if pid and pid < 0:
@@ -90,7 +95,7 @@ class KernelWaits:
 
 
 def _group(pid: int) -> int:
-    """Return a process's group, 0 where it has ended."""
+    """Return a process's group; 0: the process has ended."""
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
@@ -98,7 +103,7 @@ def _group(pid: int) -> int:
 
 
 def _inner(pid: int) -> int:
-    """Return a process's pid in its own namespace, 0 where it has ended."""
+    """Return a process's PID in its own namespace; 0: the process has ended."""
     try:
         return inner_id(parse_status(read_file(f"/proc/{pid}/status", 1 << 16)), pid)
     except OSError:

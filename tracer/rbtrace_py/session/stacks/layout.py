@@ -1,4 +1,4 @@
-"""Description of the Ruby in a process, and where it came from."""
+"""Description of a process's Ruby, and the sources of its layout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ SOURCES_BY_NAME = {"dwarf": Origin.DWARF, "table": Origin.TABLE}
 
 @dataclass(frozen=True, slots=True)
 class LayoutOptions:
-    """source: the one to use; saved: a layout from a file, trusted most."""
+    """Options of a description.
+
+    Attributes:
+        ruby_version: Version to use instead of the detected one.
+        source: Key of ``SOURCES_BY_NAME``: the only source to use.
+        saved: Layout from a file, which takes precedence.
+    """
 
     ruby_version: str | None = None
     source: str | None = None
@@ -28,7 +34,7 @@ class LayoutOptions:
 
 
 def describe(process: Process, options: LayoutOptions) -> VmDescription:
-    """Attach to ``process`` and say how; raises as ``rubyvm.attach.attach`` does."""
+    """Attach to ``process`` and describe its Ruby; raise as ``rubyvm.attach`` does."""
     attached = _attach(process, options)
     symbols = attached.symbols
     return VmDescription(
@@ -49,7 +55,7 @@ def describe(process: Process, options: LayoutOptions) -> VmDescription:
 
 
 def save(process: Process, options: LayoutOptions) -> str:
-    """Return the text of a file that ``--layout`` reads; raises as ``describe``."""
+    """Return the text of a layout file for ``--layout``; raise as ``describe`` does."""
     attached = _attach(process, options)
     return write_saved(attached.version.text, attached.build_id, attached.layout)
 

@@ -1,7 +1,7 @@
-"""Why a thread was off the CPU, as the frame that a report puts on its stack.
+"""The reason why a thread was off the CPU, as a frame on its stack.
 
-The VM's word is the innermost method, the kernel's the system call and the type of the
-file. A wait for the GVL is one only if the thread was in the GVL's queue.
+The VM contributes the innermost method. The kernel contributes the system call and the
+type of the file. A thread waits for the GVL only if it was in the GVL's queue.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _MOST_STACKS = 1 << 14
 
 
 class Reason(str, Enum):
-    """Reasons to be off the CPU, as reports have them."""
+    """Reasons to be off the CPU, as shown in reports."""
 
     RUN_QUEUE = "run queue"
-    """It could run, but another thread had the CPU."""
+    """The thread was runnable, but another thread had the CPU."""
     STOPPED = "stopped"
-    """By a signal or a debugger."""
+    """A signal or a debugger stopped the thread."""
     GVL = "GVL"
     LOCK = "lock"
     QUEUE = "queue"
@@ -56,7 +56,7 @@ class Reason(str, Enum):
     PIPE = "pipe"
     DISK = "disk"
     IO = "I/O"
-    """Of another kind, or of several descriptors."""
+    """I/O on another kind of file, or on several descriptors."""
     OTHER = "system call"
 
 
@@ -104,7 +104,7 @@ def reason_of(off_cpu: OffCpu, stack: Stack) -> Reason:
         return _BY_KIND[kind]
     call = "" if off_cpu.call is None else CALL_NAMES.get(off_cpu.call, "")
     if leaf == UNRESOLVED and call in _OF_THREADS:
-        return Reason.OTHER  # its method would tell: a sleep, a queue …
+        return Reason.OTHER  # the unknown method may be a sleep or a queue
     if call in _BY_CALL:
         return _BY_CALL[call]
     action = "poll" if call in _POLLS else ON_DESCRIPTOR.get(call)
@@ -117,9 +117,11 @@ def reason_of(off_cpu: OffCpu, stack: Stack) -> Reason:
 def waiting_threads(
     ruby: RubyProcess, mode: SamplingMode = SamplingMode.WALL
 ) -> Iterator[tuple[Sample, OffCpu]]:
-    """Yield a sample of each thread that is off the CPU, and why it is.
+    """Yield a sample of each thread that is off the CPU, and the reason.
 
-    mode: WALL: of all threads; GVL: of those that hold the GVL
+    Args:
+        ruby: The process.
+        mode: WALL: all threads; GVL: threads that hold the GVL.
     """
     for sample in ruby.samples(mode):
         tid = sample.thread.tid
@@ -150,7 +152,7 @@ _STATES = {
 
 
 class OffCpuStacks:
-    """Stacks with the reason as their innermost frame; bounded."""
+    """Adds the reason to stacks as the innermost frame. Its cache is bounded."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Stack, OffCpu], tuple[Stack, ThreadState]] = {}
@@ -180,7 +182,7 @@ _REASONS = {frame: reason for reason, frame in _FRAMES.items()}
 
 
 def part_of(sample: Sample) -> str:
-    """Return the reason on a sample's stack, or that the thread was on the CPU."""
+    """Return the reason on a sample's stack, or ``ON_CPU``."""
     frames = sample.stack.frames
     reason = _REASONS.get(frames[-1]) if frames else None
     return ON_CPU if reason is None else reason.value

@@ -24,23 +24,26 @@ from rbtrace_py.session.targets.targets import Targets
 
 SOURCE = "events.c"
 _TRAP_NS = 750
-"""Of a hit, where it cannot be measured."""
+"""Cost of a hit in ns, if it cannot be measured."""
 _STEPPED_NS = 9000
-"""Of a call where the kernel steps the function's first instruction."""
+"""Cost of a call in ns if the kernel single-steps the function's first instruction."""
 _INTEGERS = (OperandType.UNKNOWN, OperandType.INTEGER, OperandType.NIL)
 
 
 class ProbeEvents(ProbeSession):
-    """The hits of the probes that ``event.word`` means.
+    """The hits of the probes that ``event.word`` names.
 
-    walker: of the targets; it counts the stacks
+    Args:
+        targets: The processes.
+        event: The choice of events.
+        walker: Walker of the targets' stacks, which counts them.
     """
 
     command = "stacks"
     measures_cost = False  # see EventCost
     limits_cost = True
     entry_ns = 0
-    """Of a hit, before and after its program: the trap."""
+    """Cost of a hit before and after its program (the trap), in ns."""
 
     def __init__(
         self, targets: Targets, event: EventChoice, walker: StackWalker
@@ -94,7 +97,7 @@ class ProbeEvents(ProbeSession):
 
     def _note(self, attacher: Attacher) -> None:
         super()._note(attacher)
-        # A library is mapped by others, too: it is attached process by process.
+        # Other processes map a library, too, so it is attached per process.
         if self.targets.follow and not all(p.binary.is_image for p in self.probes):
             self.notes.append(
                 "events of child processes are seen once they are found, up to 100 ms"
@@ -110,12 +113,12 @@ class ProbeEvents(ProbeSession):
 
     @property
     def missed(self) -> int:
-        """Hits that the kernel did not run the program for."""
+        """Number of hits for which the kernel did not run the program."""
         return sum(engine.missed() for engine in self._engines)
 
     @property
     def missing(self) -> list[str]:
-        """What is not in the counts, a line each."""
+        """Events missing from the counts, one note per line."""
         if not self.late_probes:
             return []
         one = "1 probe was attached late: its first events are missing"
@@ -130,7 +133,7 @@ def _trap_ns(attacher: Attacher) -> int:
 
 
 class FunctionEvents(ProbeEvents):
-    """The calls of a function, ``SYMBOL`` of the files that ``LIB`` means."""
+    """Calls of a function: ``SYMBOL`` of the files that ``LIB`` matches."""
 
     def __init__(
         self, targets: Targets, event: EventChoice, walker: StackWalker
@@ -154,7 +157,7 @@ class FunctionEvents(ProbeEvents):
             raise self._unknown()
 
     def _unknown(self) -> NoSuchProbe:
-        """Return what is not there: the function, or the file."""
+        """Return an error that names the missing function or file."""
         files: set[str] = set()
         for process in self.targets.alive():
             with suppress(RbtraceError):

@@ -1,4 +1,4 @@
-"""A Ruby process whose stacks are read: its VM, its memory, its threads."""
+"""A Ruby process whose stacks are read: its VM, memory, and threads."""
 
 from __future__ import annotations
 
@@ -29,51 +29,59 @@ from rbtrace_py.rubyvm.waits.calls import kind_of_call
 from rbtrace_py.rubyvm.waits.gvls import Gvls
 
 _SECONDS_BETWEEN_CHECKS = 0.9
-"""How often what was read of the target's code is checked anew."""
+"""Seconds between checks of the code that was read from the target."""
 
 _SECONDS_BETWEEN_LISTS = 1.0
-"""How often all threads are listed anew where nothing tells of a change."""
+"""Maximum seconds between two lists of all threads, if no change is noticed."""
 
 _LISTING_SHARE = 0.1
-"""Part of the time that goes into lists which are read because threads come and go."""
+"""Maximum share of time for lists that are read because threads start and end."""
 
 _YOUNG_SECONDS = 2.0
-"""How long we know of a process whose Ruby may not have made all that we need."""
+"""Seconds in which a process's Ruby may not be fully initialized."""
 
 
 class SamplingMode(str, Enum):
     """Modes: which threads are sampled."""
 
     CPU = "cpu"
-    """Those that are on a CPU, or ready to be, also when their stacks are read."""
+    """Threads that are on a CPU or runnable, also when their stacks are read."""
     WALL = "wall"
-    """All, each with its state."""
+    """All threads, with their states."""
     OFFCPU = "offcpu"
-    """Those that leave a CPU, for as long as they are off it; the kernel's engine."""
+    """Threads that leave a CPU, weighted by off-CPU time. BPF engine only."""
     GVL = "gvl"
-    """Those that hold the GVL, as the VM has it."""
+    """Threads that hold the GVL, according to the VM."""
     EVENT = "event"
-    """Those that an event comes from, at each; the kernel's engine."""
+    """Threads that an event occurs in, at each event. BPF engine only."""
 
 
 MEMORY_MODES = (SamplingMode.CPU, SamplingMode.WALL, SamplingMode.GVL)
-"""Those that a read of memory can be in."""
+"""Modes of the memory engine."""
 KERNEL_MODES = (SamplingMode.OFFCPU, SamplingMode.EVENT)
-"""Those that only the kernel's engine has."""
+"""Modes that only the BPF engine has."""
 
 _Known = tuple[VmThread, RubyThread]
-"""A thread as the VM's list had it, and as it is shown."""
+"""A thread as listed by the VM, and as shown."""
 
 
 class RubyProcess(Closing):
-    """One process; ``process`` is the caller's.
+    """One Ruby process.
 
-    version, notes: of its Ruby, and what a user should know of it
-    broken_refreshes: in a row, between which nothing could be read
-    stopped_ns: how long it was stopped for our sake
+    Args:
+        process: The process. The caller closes it.
+        ruby_version: Version to use instead of the detected one.
+        saved: Layout from a file.
 
-    Raises what ``rubyvm.attach`` raises; VmNotStarted, too, if its Ruby is so young
-    that not everything is there.
+    Attributes:
+        version: Version of its Ruby.
+        notes: Notes for the user, one per line.
+        broken_refreshes: Consecutive refreshes between which no stack was readable.
+        stopped_ns: Total time that we stopped it, in ns.
+
+    Raises:
+        VmNotStarted: Its Ruby is not fully initialized yet.
+        RbtraceError: As ``rubyvm.attach`` raises.
     """
 
     def __init__(
@@ -88,8 +96,8 @@ class RubyProcess(Closing):
         self._program = process.program
         attached, self._tids, self.vm = open_vm(process, ruby_version, saved)
         if attached.symbols is None and process.seen < _YOUNG_SECONDS:
-            # Names that are missing now would be missing for good; and its age does
-            # not tell: it may have begun as another program.
+            # Names that are missing now would stay missing. The age of the process
+            # does not help: it may have started as another program.
             raise VmNotStarted(
                 f"the Ruby of process {process.pid} is still starting",
                 "Try again in a moment",
@@ -111,11 +119,13 @@ class RubyProcess(Closing):
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in threads that came, let go of those that went.
+        """Update the list of threads. Call this several times per second.
 
-        To be called some times a second. The VM's list is read where the kernel's
-        differs from the last one, where a stack could not be read, and each second.
-        Raises UnknownRuby where its stacks cannot be trusted any more.
+        The VM's list is read if the kernel's list differs from the last one, if a stack
+        was unreadable, and once per second.
+
+        Raises:
+            UnknownRuby: Its stacks can no longer be trusted.
         """
         check_zjit(self.process, self.vm.memory, self._attached)
         is_broken = self._lost > 0 and self._read == 0
@@ -141,15 +151,15 @@ class RubyProcess(Closing):
 
     @property
     def has_executed(self) -> bool:
-        """Does it run another program? It may have what we read at the same places."""
+        """True if it executed another program, which may use the same addresses."""
         program = self.process.program
         return bool(program) and program != self._program
 
     def _list_threads(self) -> bool:
-        """Read the VM's list of threads; False if it is not there.
+        """Read the VM's list of threads; return False if it is unreadable.
 
-        Each has one RubyThread as long as it is the same one: one that is moving has
-        no id in it.
+        A thread keeps its RubyThread while it is the same. The RubyThread of a moving
+        (M:N) thread has no kernel thread id.
         """
         start = time.monotonic_ns()
         try:
@@ -174,7 +184,7 @@ class RubyProcess(Closing):
         return True
 
     def _place(self, tids: list[int | None]) -> None:
-        """Take in which kernel threads they are on."""
+        """Record which kernel threads the listed threads are on."""
         placed = zip(tids, self._threads, strict=True)
         self._by_tid = {tid: known for tid, known in placed if tid is not None}
         self._tid_of = {one.address: tid for tid, (one, _) in self._by_tid.items()}
@@ -182,7 +192,7 @@ class RubyProcess(Closing):
             self._last_by_tid[tid] = thread
 
     def _find_moving(self) -> None:
-        """See where threads are that were somewhere else when they were listed."""
+        """Find the kernel threads of M:N threads that have moved since the listing."""
         ones = [one for one, _ in self._threads]
         try:
             now = self.vm.tids(ones)
@@ -193,7 +203,7 @@ class RubyProcess(Closing):
         self._place([self._tids.of(one._replace(tid=tid)) for one, tid in moved])
 
     def _may_list(self) -> bool:
-        """Is it time for a list again? One of many threads takes long to read."""
+        """Return whether a list is due; listing many threads takes long."""
         since = time.monotonic_ns() - self._listed_ns
         return since * _LISTING_SHARE >= self._listing_ns
 
@@ -208,14 +218,14 @@ class RubyProcess(Closing):
 
     @property
     def threads_by_tid(self) -> dict[int, RubyThread]:
-        """The thread that each kernel thread was seen to run last, by its id.
+        """The thread that each kernel thread ran last, by kernel thread id.
 
         Before 3.3, Ruby keeps the kernel thread of an ended thread for the next one.
         """
         return dict(self._last_by_tid)
 
     def find_threads(self) -> None:
-        """Take in threads that came since they were listed, but not too often."""
+        """List threads that started since the last list, but not too often."""
         if self._may_list():
             self._tids.refresh()
             self._list_threads()
@@ -223,11 +233,11 @@ class RubyProcess(Closing):
     def thread_at(self, address: int, tid: int) -> RubyThread:
         """Return the thread at an address that the kernel thread ``tid`` ran.
 
-        One that has ended before it was listed has no name.
+        A thread that ended before it was listed has no name.
         """
         found = self.listed_thread(address, tid)
         if found is None and self._may_list():
-            with suppress(NoSuchTarget):  # it has a stack, and is known no more
+            with suppress(NoSuchTarget):  # the process ended after its stack was read
                 self._list_threads()
             found = self.listed_thread(address, tid)
         if found is None:
@@ -235,25 +245,25 @@ class RubyProcess(Closing):
         return found
 
     def listed_thread(self, address: int, tid: int) -> RubyThread | None:
-        """The same of those in the last list; None: it is not there."""
+        """Return the thread like ``thread_at``, or None if it is not listed."""
         one, thread = self._by_address.get(address, (None, None))
         if one is None or not (one.is_moving or self._tid_of.get(address) == tid):
             return None
         return thread
 
     def held_gvl(self, address: int) -> HeldGvl | None:
-        """Return the GVL that the thread at an address has; None: it is not listed."""
+        """Return the GVL that the thread at an address holds; None: not listed."""
         one, _ = self._by_address.get(address, (None, None))
         return None if one is None else Gvls(self.vm.values).of_holder(one)
 
     @property
     def threads(self) -> list[RubyThread]:
-        """All of them, the main one first."""
+        """All threads, the main thread first."""
         return [thread for _, thread in self._threads]
 
     @property
     def has_moving_threads(self) -> bool:
-        """Are there threads that run on whichever kernel thread is free?"""
+        """True if there are M:N threads, which run on any free kernel thread."""
         return self._has_moving
 
     def kernel_thread_of(self, thread: RubyThread) -> int | None:
@@ -261,7 +271,7 @@ class RubyProcess(Closing):
         return self._tid_of.get(thread.address)
 
     def cpu_ns(self, thread: RubyThread) -> int | None:
-        """CPU time that a thread has used; None where it is not known."""
+        """Return the CPU time of a thread in ns; None: unknown."""
         return None if thread.tid is None else self._tasks.cpu_ns(thread.tid)
 
     def all_times(self) -> dict[int, CpuTimes]:
@@ -277,8 +287,17 @@ class RubyProcess(Closing):
     def samples(self, mode: SamplingMode, pause: bool = False) -> list[Sample]:
         """Take one sampling pass over the threads.
 
-        Raises NoSuchTarget if the process has ended; NotPermitted and RbtraceError if
-        it may not be read, or does not stop, which counts as failed.
+        Args:
+            mode: Threads to sample.
+            pause: Stop the process while its stacks are read.
+
+        Returns:
+            The samples. Unreadable stacks count as failed.
+
+        Raises:
+            NoSuchTarget: The process has ended.
+            NotPermitted, RbtraceError: The process is unreadable or does not stop.
+                The samples count as failed.
         """
         now = time.monotonic_ns()
         if now - self._checked_ns >= _SECONDS_BETWEEN_CHECKS * 1e9:
@@ -314,9 +333,9 @@ class RubyProcess(Closing):
         """Return stacks, the ids of threads on a CPU, and with ``pause`` of sleepers.
 
         Query the kernel once per thread, just before the read. With two queries, a
-        short run would count if either met it, and so would seem longer.
+        short run would count if either query met it, and would seem longer.
 
-        running: ids of threads on a CPU; None: query the kernel
+        ``running`` has the ids of threads on a CPU. If None, query the kernel.
         """
         if pause:
             if running is None:
@@ -373,7 +392,7 @@ class RubyProcess(Closing):
     ) -> list[Walked | None]:
         """Return walks in which threads that queue for the GVL have state WAITING.
 
-        After a sleep or a system call, the VM's status of such a thread is still that
+        After a sleep or a system call, the VM's status of such a thread still says that
         it sleeps. After a thread yields the GVL, the VM says that the thread runs,
         until the next one gets a CPU.
         """
@@ -398,10 +417,7 @@ class RubyProcess(Closing):
         running: set[int],
         asleep: frozenset[int] | None,
     ) -> list[Sample]:
-        """Samples of the stacks that were read; the others are lost.
-
-        asleep: as of ``_is_wanted``
-        """
+        """Return samples of the stacks that were read; count the others as failed."""
         now = time.time_ns()
         found = []
         lost = []
@@ -431,10 +447,10 @@ class RubyProcess(Closing):
         walked: Walked,
         asleep: frozenset[int] | None,
     ) -> bool:
-        """By the state that a thread had when its stack was read.
+        """Return whether the mode includes a thread, by its state during the read.
 
-        asleep: those that slept when they were paused; None: they were not. Once they
-        go on all of them are ready to run, which says nothing.
+        ``asleep`` has the threads that slept when they were paused; None: not paused.
+        After a pause, all threads are runnable, which means nothing.
         """
         if mode is SamplingMode.GVL:
             return walked.state is ThreadState.RUNNING
@@ -448,8 +464,8 @@ class RubyProcess(Closing):
     def _sleeps(self, one: VmThread, walked: Walked) -> bool:
         """Return whether a thread left its CPU before its stack was read.
 
-        The kernel is asked again if the VM says that the thread does not run Ruby. A
-        thread that works without the lock is on a CPU all the same.
+        Query the kernel again if the VM says that the thread does not run Ruby. A
+        thread that works without the GVL is still on a CPU.
         """
         if walked.state is ThreadState.RUNNING:
             return False
@@ -457,7 +473,7 @@ class RubyProcess(Closing):
             return True
         tid = self._tid_of.get(one.address)
         if one.is_moving:
-            self._find_moving()  # another may run there now
+            self._find_moving()  # another thread may run there
             if tid != self._tid_of.get(one.address):
                 return True
         return tid is not None and not self._tasks.running((tid,))
@@ -467,7 +483,7 @@ class RubyProcess(Closing):
         self._failed += stacks
 
     def _alive(self, threads: list[VmThread]) -> int:
-        """Return how many threads have begun and not ended: others have no stack."""
+        """Return how many threads have started and not ended; others have no stack."""
         begun = [thread for thread in threads if self.vm.has_stack(thread)]
         if not begun or not self._may_list() or not self._list_threads():
             return len(begun)
@@ -475,7 +491,7 @@ class RubyProcess(Closing):
         return sum(thread.address in listed for thread in begun)
 
     def _only(self, known: _Known) -> list[Sample]:
-        """Sample the one thread that is on a CPU: the short way."""
+        """Sample the only thread that is on a CPU: the fast path."""
         one, thread = known
         walked = self.vm.sample(one)
         if walked is None:
@@ -489,17 +505,17 @@ class RubyProcess(Closing):
         return [Sample(time.time_ns(), thread, state, stack, 1, flags, fiber)]
 
     def take_failed(self) -> int:
-        """Return how many stacks could not be read since the last call."""
+        """Return the number of unreadable stacks since the last call."""
         failed, self._failed = self._failed, 0
         return failed
 
     def close(self) -> None:
-        """Give back descriptors; may be called twice."""
+        """Close descriptors; may be called twice."""
         self._tasks.close()
 
 
 def _was_woken(walked: Walked) -> bool:
-    """Return whether a thread that the kernel has ready to run still waits in the VM.
+    """Return whether a thread that is runnable for the kernel waits in the VM.
 
     It was woken and waits for a CPU, or works in the kernel for a moment. As with the
     BPF engine, this is part of the wait.
@@ -518,7 +534,19 @@ def _identity(thread: VmThread) -> tuple[object, ...]:
 def open_vm(
     process: Process, ruby_version: str | None, saved: SavedLayout | None
 ) -> tuple[Attached, Tids, RubyVM]:
-    """The VM of a process and its threads' ids; raises what ``attach`` raises."""
+    """Open the VM of a process.
+
+    Args:
+        process: The process.
+        ruby_version: Version to use instead of the detected one.
+        saved: Layout from a file.
+
+    Returns:
+        The attached Ruby, the ids of its threads, and the VM.
+
+    Raises:
+        RbtraceError: As ``rubyvm.attach`` raises.
+    """
     attached = attach(process, ruby_version, saved)
     tids = Tids(process)
     vm = RubyVM(
@@ -533,24 +561,24 @@ def open_vm(
 
 
 def ruby_thread(pid: int, tid: int | None, thread: VmThread) -> RubyThread:
-    """The thread as the model has it."""
+    """Return a VM's thread as a ``RubyThread``."""
     return RubyThread(
         pid, tid, thread.address, thread.name, thread.ractor, thread.is_main
     )
 
 
 def state_of(state: ThreadState, on_cpu: bool | None) -> ThreadState:
-    """Return a thread's state from the VM and the kernel; None: neither says."""
+    """Return a thread's state from the VM's state and ``on_cpu``, if known."""
     if on_cpu:
         return ThreadState.RUNNING
     if on_cpu is False and state is ThreadState.RUNNING:
-        # It holds the GVL, and yet it is asleep: in a call that keeps the GVL.
+        # It holds the GVL but sleeps: in a call that does not release the GVL.
         return ThreadState.SLEEPING
     return state
 
 
 class Tids:
-    """Kernel thread ids as the target's own pid namespace and as ours has them."""
+    """Maps kernel thread ids of the target's PID namespace to ids in our namespace."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -559,7 +587,7 @@ class Tids:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in what threads there are."""
+        """Read the current threads of the process."""
         try:
             tids = self._process.threads()
         except RbtraceError:
@@ -567,7 +595,7 @@ class Tids:
         self.take(tids)
 
     def take(self, tids: Sequence[int]) -> None:
-        """Take over a list of threads, by the ids of our namespace."""
+        """Use a list of thread ids of our namespace."""
         if not self._is_foreign:
             self._ours = {tid: tid for tid in tids}
             return
@@ -575,7 +603,7 @@ class Tids:
         self._ours = {known.get(tid) or self._in_its(tid): tid for tid in tids}
 
     def _in_its(self, tid: int) -> int:
-        """The id that the target's namespace gives to ``tid``."""
+        """Return the id of ``tid`` in the target's namespace."""
         try:
             status = parse_status(self._process.read(f"task/{tid}/status"))
         except RbtraceError:
@@ -583,16 +611,16 @@ class Tids:
         return inner_id(status, tid)
 
     def is_known(self, tid: int) -> bool:
-        """Has the target a thread of this id, in its own namespace?"""
+        """Return whether the target has a thread with this id in its namespace."""
         if tid not in self._ours:
             self.refresh()
         return tid in self._ours
 
     def of(self, thread: VmThread) -> int | None:
-        """The id that our namespace gives to it, None if it has none that is known.
+        """Return the id of a thread in our namespace; None: unknown.
 
-        In a child of fork some Rubies (3.1 among them) still have the parent's id of
-        the main thread, which is the one that forked, and so the child's first.
+        In a child of fork, some Rubies (such as 3.1) keep the parent's id of the main
+        thread. The main thread forked, so it is the child's first thread.
         """
         tid = None if thread.tid is None else self._ours.get(thread.tid)
         first = self._process.pid

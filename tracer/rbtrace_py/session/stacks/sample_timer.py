@@ -1,4 +1,4 @@
-"""The sampling timer: passes at a rate, and how many came late."""
+"""The sampling timer: starts passes at a rate, and counts late passes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from rbtrace_py.aggregate.sampling import Statistics
 
 
 class SampleTimer:
-    """Sampling passes at ``rate`` a second, each at a random moment of its own period.
+    """Starts ``rate`` passes per second, each at a random moment of its period.
 
-    Random, since a program that does something as regularly would be seen at it
-    always or never. A pass that begins more than half a period late counts as late,
-    and so does each period that is over before its pass could begin.
+    With regular passes, a program that acts at the same rate would be sampled always
+    or never during that action. A pass that starts more than half a period late counts
+    as late, and so does each period that ends before its pass could start.
 
-    began: when the last pass did, by the clock
+    Attributes:
+        began: Start of the last pass, by ``clock`` in ns.
     """
 
     def __init__(
@@ -35,14 +36,19 @@ class SampleTimer:
         self._due = self._start + int(self._random() * self._period)
 
     def wait(self, until: int) -> bool:
-        """Sleep until the next pass is due. Return False if that is after ``until``.
+        """Sleep until the next pass is due.
 
-        ``until`` is a time of the monotonic clock, in ns. A pass that is due before it
-        begins even if the machine is so busy that it begins later. Without it, the time
-        since the last pass would have no sample.
+        A pass that is due before ``until`` runs even if the busy machine starts it
+        later. Without this pass, the time since the last pass would have no sample.
+
+        Args:
+            until: Time of the monotonic clock, in ns.
+
+        Returns:
+            False if the next pass is due after ``until``.
         """
-        # All in one piece: at 100 passes a second every function that is called has
-        # to be fetched from memory again.
+        # Inline on purpose: at 100 passes per second, the code of every called
+        # function is out of the CPU's caches.
         due, clock = self._due, self._clock
         is_due = due < until
         wanted = due if is_due else until
@@ -55,7 +61,7 @@ class SampleTimer:
         period, statistics = self._period, self._statistics
         self.began = now
         statistics.rounds += 1
-        # The period that we are in now may still have its own pass.
+        # The current period may still have its own pass.
         missed = (now - self._start) // period - 1
         if missed < 0:
             missed = 0
@@ -66,7 +72,7 @@ class SampleTimer:
         return True
 
     def end(self) -> None:
-        """Count the periods as late that are over and had no pass."""
+        """Count periods that ended without a pass as late."""
         missed = max((self._clock() - self._start) // self._period, 0)
         self._statistics.late += missed
         self._start += missed * self._period

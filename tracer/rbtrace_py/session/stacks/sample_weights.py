@@ -18,18 +18,19 @@ from rbtrace_py.session.stacks.off_cpu import OffCpuStacks
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 
 _Batch = Mapping[ThreadId, Sequence[tuple[Sample, int]]]
-"""Samples of each thread, each with its own period in ns."""
+"""Samples of each thread, with their periods in ns."""
 _IN_RUN_QUEUE = OffCpu(
     is_ready=True, is_queued=False, is_uninterruptible=False, file_type=0, call=None
 )
 
 
 class Seen(NamedTuple):
-    """A sample, and the kernel thread that its thread was on.
+    """A sample and its kernel thread.
 
-    sample: weighs its own period, in ns
-    tid: id of the kernel thread; None: unknown
-    times: of the kernel thread, just after the sample; None: not read
+    Attributes:
+        sample: Weighs its own period, in ns.
+        tid: Kernel thread id; None: unknown.
+        times: Times of the kernel thread, just after the sample; None: not read.
     """
 
     sample: Sample
@@ -41,11 +42,13 @@ class Seen(NamedTuple):
 class _Run:
     """Times of one thread in a batch, computed from its samples.
 
-    SampleWeights uses this if the thread has ended.
+    SampleWeights uses them if the thread has ended.
 
-    first, last: times of its first and last sample with times
-    nominal: sum of the periods of its samples until ``first``, in ns
-    since: the same of those since ``last``
+    Attributes:
+        first: Times of its first sample with times.
+        last: Times of its last sample with times.
+        nominal: Sum of the periods of its samples until ``first``, in ns.
+        since: Sum of the periods of its samples since ``last``, in ns.
     """
 
     first: CpuTimes | None = None
@@ -73,14 +76,15 @@ class _Run:
 
 @dataclass(slots=True)
 class _CpuTime:
-    """CPU time of one process in ns, from the last reading while the process ran.
+    """CPU time of one process in ns, from the last read while the process ran.
 
-    began: CPU time of the process when the sampling began
-    before: times of each of its kernel threads when the sampling began
-    now: CPU time of the process
-    others: CPU time of each kernel thread that runs no Ruby, since the sampling began;
-        also of threads that have ended
-    given: sum of the weights of its samples
+    Attributes:
+        began: CPU time of the process when the sampling began.
+        before: Times of each of its kernel threads when the sampling began.
+        now: CPU time of the process.
+        others: CPU time since then of each kernel thread that does not run Ruby,
+            including ended threads.
+        given: Sum of the weights of its samples.
     """
 
     began: int
@@ -108,7 +112,7 @@ class _CpuTime:
 
 
 class SampleWeights:
-    """Gives the samples of each thread weights that sum to its time.
+    """Assigns each thread's samples weights whose sum is the thread's time.
 
     In mode cpu, that is its run time. In mode wall it is elapsed time: samples of the
     running thread share its run time, the others share the rest. If a thread was ready
@@ -142,9 +146,13 @@ class SampleWeights:
     ) -> list[Sample]:
         """Return the samples of a batch with their weights, in order of time.
 
-        Rows with the flag RUN_TIME add time that no sample has.
+        Args:
+            samples: Samples with nominal weights.
+            rubies: Attached processes.
+            is_over: No other batch follows.
 
-        is_over: no other batch follows
+        Returns:
+            The samples. Rows with the flag RUN_TIME add time that no sample has.
         """
         by_pid = {ruby.process.pid: ruby for ruby in rubies}
         ready: dict[ThreadId, list[tuple[Sample, int]]] = defaultdict(list)
@@ -153,7 +161,7 @@ class SampleWeights:
         for sample, tid, times in samples:
             pid, own_tid = sample.thread.pid, sample.thread.tid
             if self._is_elapsed and sample.state is not ThreadState.RUNNING:
-                # An M:N thread that waits is on no kernel thread.
+                # A waiting M:N thread has no kernel thread.
                 waits[pid, own_tid or -1].append((sample, sample.weight))
                 continue
             thread = pid, own_tid or tid or -1
@@ -188,10 +196,10 @@ class SampleWeights:
             cpu.given += given[pid] - (0 if is_there else since[pid])
 
     def missing(self) -> Iterator[tuple[int, int, int]]:
-        """Yield each PID, the CPU time in ns that no sample has, and all of it, so far.
+        """Yield each PID, its CPU time in ns without samples, and all its CPU time.
 
-        It is of threads that ended before a sample, or negative if the samples of
-        threads that ended weigh too much. To be called after the last batch.
+        The first time belongs to threads that ended before a sample. It is negative if
+        the samples of ended threads weigh too much. Call this after the last batch.
         """
         for pid, cpu in self._cpu.items():
             yield pid, cpu.missing, cpu.now - cpu.began

@@ -1,4 +1,4 @@
-"""Sampling: the stacks of a set of processes, again and again."""
+"""Sampling: repeated reads of the stacks of a set of processes."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
 _START_SECONDS = 0.002
-"""How often a program of ours that is starting is tried."""
+"""Seconds between attempts to attach to a program that we started."""
 
 _STARTING_SECONDS = 10.0
-"""How long a program of ours may take to become a Ruby that is ready, at least."""
+"""Minimum time limit in seconds for the initialization of a program that we started."""
 
 _YOUNG_SECONDS = 2.0
-"""How long a VM that is there, but not ready, may take."""
+"""Seconds to wait for a VM that exists but is not initialized."""
 
 _BROKEN_REFRESHES = 3
-"""Refreshes in a row without one stack that was read, after which a process is attached
-anew, as one that runs another program is at once."""
+"""Consecutive refreshes without a readable stack after which we attach to a process
+again. If the process executes another program, this happens at once."""
 
 _SEEN_ALWAYS = (SamplingMode.WALL, SamplingMode.GVL)
-"""Modes in which each reading of memory gives samples."""
+"""Modes in which each pass of the memory engine yields samples."""
 
 _WAITING_MODES = (SamplingMode.OFFCPU, SamplingMode.WALL)
-"""Those whose samples say how long a thread waits."""
+"""Modes whose samples include waiting time."""
 
 _RUN_TIME_MODES = (SamplingMode.CPU, SamplingMode.WALL)
 """Modes in which weights are run time."""
@@ -61,13 +61,19 @@ Add = Callable[[Sample], object]
 
 
 class Sampling(Starting):
-    """See the module. Use it as a context manager: entering attaches.
+    """Samples the stacks of processes. Entering the context manager attaches.
 
-    statistics: how well it goes
-    notes: what a user should know, a line each
-    stopped_ns: how long targets were stopped, with ``pause``
+    Args:
+        targets: The processes. The caller closes them.
+        options: Options of the sampling.
 
-    Raises NoSuchTarget, NotPermitted, NotRuby, UnknownRuby, UsageError.
+    Attributes:
+        statistics: Numbers of samples, failures, and delays.
+        notes: Notes for the user, one per line.
+        stopped_ns: With ``pause``, how long the targets were stopped, in ns.
+
+    Raises:
+        NoSuchTarget, NotPermitted, NotRuby, UnknownRuby, UsageError
     """
 
     def __init__(
@@ -92,16 +98,16 @@ class Sampling(Starting):
 
     def _start(self) -> None:
         if self.targets.command is not None:
-            self._choose_engine()  # it takes a moment, in which a program would run
+            self._choose_engine()  # first: the program would run meanwhile
             self.targets.start_held()
             self._attach_first()
         else:
-            self._attach_first()  # a wrong PID is said at once
+            self._attach_first()  # report a wrong PID at once
             self._choose_engine()
         self._attach_to_events()
         self.statistics.engine = self.engine
         now = time.time_ns()
-        # Events come since they are attached to, which is later.
+        # Events start when we attach to them, which is later.
         kernel = None if self.events else self.kernel
         self.statistics.started_ns = (kernel and kernel.started_ns) or now
         self.statistics.ended_ns = now
@@ -117,9 +123,9 @@ class Sampling(Starting):
         self.notes.add(*events.notes)
 
     def _choose_engine(self) -> None:
-        """Let the kernel walk the stacks, where that is wanted and can be.
+        """Let the kernel walk the stacks if this is requested and possible.
 
-        Raises what ``KernelStacks`` does, and UsageError, unless there is a choice.
+        Raises UsageError, and the errors of ``KernelStacks`` if the user chose it.
         """
         options = self.options
         is_choice = options.engine is EngineChoice.AUTO
@@ -139,7 +145,7 @@ class Sampling(Starting):
             return
         may_read = is_choice and not options.bpf_only_option
         if may_read and options.mode in _SEEN_ALWAYS and options.is_counted:
-            return  # of a thread that sleeps the kernel takes no samples to count
+            return  # the kernel takes no samples of a sleeping thread
         missing = missing_for_bpf()
         if may_read and missing:
             self.notes.add(
@@ -147,7 +153,7 @@ class Sampling(Starting):
                 f" needs {missing} (docs/install.md, Without root)"
             )
             return
-        # Only now: it is what BPF needs, which a read of memory does without.
+        # Import late: only BPF needs these modules.
         from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
         try:
@@ -161,12 +167,16 @@ class Sampling(Starting):
             try:
                 self._watch(ruby)
             except NoSuchTarget:
-                if len(self._rubies) == 1:  # of many one may end just now
+                if len(self._rubies) == 1:  # one of many may have just ended
                     raise
                 self._let_go(self._rubies.pop(pid))
 
     def _watch(self, ruby: RubyProcess) -> None:
-        """Let the kernel walk its stacks; of one that comes later raise UnknownRuby."""
+        """Let the kernel walk a process's stacks; else use the memory engine for all.
+
+        Raises:
+            UnknownRuby: The kernel cannot, and the sampling has already started.
+        """
         if self.kernel is None:
             return
         try:
@@ -178,10 +188,10 @@ class Sampling(Starting):
             self._leave_kernel(error)
 
     def _check_waits(self, ruby: RubyProcess) -> None:
-        """See whether all its threads have kernel threads of their own.
+        """Check whether all its threads have kernel threads of their own.
 
-        Only they wait where BPF sees it. Raises UnknownRuby where there is a choice
-        yet, else says so.
+        BPF only sees the waits of such threads. If the engine can still be chosen,
+        raise UnknownRuby; else add a note.
         """
         options = self.options
         if not (ruby.has_moving_threads and options.mode in _WAITING_MODES):
@@ -197,7 +207,7 @@ class Sampling(Starting):
         self.notes.add(text)
 
     def _leave_kernel(self, error: UnknownRuby) -> None:
-        """Read all stacks from memory, as the kernel cannot walk those of one."""
+        """Read all stacks from memory if the kernel cannot walk some."""
         options = self.options
         if options.engine is EngineChoice.BPF or options.bpf_only_option:
             raise error
@@ -218,7 +228,7 @@ class Sampling(Starting):
             try:
                 self._attach_young(process)
             except NoSuchTarget:
-                if len(processes) == 1:  # of many one may end just now
+                if len(processes) == 1:  # one of many may have just ended
                     raise
             except NotRuby as error:
                 if len(processes) == 1 or not self.targets.follow:
@@ -233,7 +243,7 @@ class Sampling(Starting):
             raise NoSuchTarget("none of the processes runs Ruby")
 
     def _attach_young(self, process: Process) -> None:
-        """Attach to a process that may just have begun."""
+        """Attach to a process that may have just started."""
         end = time.monotonic() + _YOUNG_SECONDS
         while True:
             try:
@@ -245,7 +255,7 @@ class Sampling(Starting):
             time.sleep(_START_SECONDS)
 
     def _wait_for_ruby(self) -> None:
-        """A program of ours has just begun: wait until it has a VM."""
+        """Wait until the program that we started has a VM."""
         start = time.monotonic()
         limit = self.options.wait_seconds
         while True:
@@ -262,7 +272,7 @@ class Sampling(Starting):
             self.targets.wait(_START_SECONDS, isinstance(error, VmNotStarted))
 
     def _attach_any(self) -> RbtraceError | None:
-        """Attach to what has become a Ruby; else say why there is none."""
+        """Attach to processes that run Ruby by now; if none does, return why."""
         self.targets.refresh()
         found: RbtraceError = NoSuchTarget("the program has exited")
         for process in self.targets.alive():
@@ -294,7 +304,7 @@ class Sampling(Starting):
 
     @property
     def is_over(self) -> bool:
-        """Is no Ruby left, and will there be no other?"""
+        """True if no Ruby process is left and none can appear."""
         if self._rubies:
             return False
         alive = self.targets.alive()
@@ -313,13 +323,13 @@ class Sampling(Starting):
 
     @property
     def engine(self) -> str:
-        """What reads the stacks: ``bpf`` or ``memory``."""
+        """Engine that reads the stacks: ``bpf`` or ``memory``."""
         one = EngineChoice.MEMORY if self.kernel is None else EngineChoice.BPF
         return one.value
 
     @property
     def meta(self) -> Meta:
-        """For a recording of this."""
+        """Metadata for a recording of this sampling."""
         return Meta(
             started_ns=self.statistics.started_ns,
             unit=self.statistics.unit,
@@ -343,9 +353,9 @@ class Sampling(Starting):
         return ""
 
     def sample(self, add: Add) -> None:
-        """One sampling pass over every process.
+        """Take one sampling pass over all processes.
 
-        Raises what ``RubyProcess.samples`` does if nothing was seen before.
+        Before the first sample, errors of ``RubyProcess.samples`` are raised.
         """
         mode, pause = self.options.mode, self.options.pause
         ended = None
@@ -359,13 +369,13 @@ class Sampling(Starting):
             except RbtraceError as error:
                 if not self._has_samples:
                     raise
-                # What was seen is not thrown away, and the next time all may be well.
+                # Keep the earlier samples; the next pass may succeed.
                 self.notes.add(f"process {pid} could not be read at times: {error}")
-        if ended is not None:  # others that have ended are so the next time, too
+        if ended is not None:  # the next pass removes other ended processes
             self._let_go(self._rubies.pop(ended))
 
     def refresh(self) -> None:
-        """Keep up with what comes and goes; about every ``REFRESH_SECONDS``."""
+        """Update processes and threads, about every ``REFRESH_SECONDS``."""
         alive = {process.pid: process for process in self.targets.alive()}
         for pid in self._rubies.keys() - alive.keys():
             self._let_go(self._rubies.pop(pid))
@@ -405,21 +415,21 @@ class Sampling(Starting):
             self._give_up(process, error)
 
     def _give_up(self, process: Process, error: RbtraceError) -> None:
-        """A child that is no Ruby, or a Ruby that became something else."""
+        """Stop sampling a process that does not run a readable Ruby."""
         ruby = self._rubies.pop(process.pid, None)
         if ruby is not None:
             self._let_go(ruby)
         is_young = process.age < _YOUNG_SECONDS
         if is_young and not self.targets.follow:
-            return  # it may become a Ruby yet, which the next refresh will show
+            return  # it may become a Ruby process, which the next refresh will show
         may_become = is_young or isinstance(error, NotRuby)
         self._non_ruby.add(process, may_become)
-        # Children run all kinds of programs, which is nothing to speak of.
+        # Children run all kinds of programs. Do not mention each of them.
         if not may_become or not self.targets.follow:
             self.notes.add(skipped(process.pid, error))
 
     def close(self) -> None:
-        """Let go of all; may be called twice. The targets stay the caller's."""
+        """Release all processes; may be called twice. The caller closes the targets."""
         for ruby in self._rubies.values():
             self._let_go(ruby)
         self._rubies.clear()
@@ -430,7 +440,7 @@ class Sampling(Starting):
 
 
 def _only_memory(options: SamplingOptions) -> str:
-    """Return the option that the kernel's engine has not; empty if there is none."""
+    """Return the option that the BPF engine lacks, or an empty string."""
     if options.pause:
         return "--pause"
     if options.rate > MAX_KERNEL_RATE:
@@ -439,5 +449,5 @@ def _only_memory(options: SamplingOptions) -> str:
 
 
 def _patience(limit: float, error: RbtraceError) -> float:
-    """Seconds to wait for a Ruby; one that has begun is given the time it takes."""
+    """Return the seconds to wait for a Ruby. A started Ruby gets more time."""
     return max(limit, _STARTING_SECONDS) if isinstance(error, VmNotStarted) else limit

@@ -1,4 +1,4 @@
-"""What of a set of processes is sampled, how often, and by what."""
+"""Options of a sampling: which threads, how often, and by which engine."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from rbtrace_py.session.targets.confirmation import Confirm, accept_none
 
 MAX_RATE = 100_000.0
 MAX_KERNEL_RATE = 10_000.0
-"""Each tick interrupts every processor of the machine, whatever it does."""
+"""Each tick interrupts every CPU of the machine, whatever runs there."""
 
 
 class EngineChoice(str, Enum):
-    """Engines: what reads the stacks."""
+    """Engines that read stacks."""
 
     AUTO = "auto"
-    """The kernel where it can, else this process."""
+    """The kernel if possible, else this process."""
     BPF = "bpf"
     """The kernel, in the thread's own context."""
     MEMORY = "memory"
-    """This process, from the other's memory."""
+    """This process, from the target's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventChoice:
     """Events at which stacks are walked in mode event.
 
-    word: a probe's name, ``uprobe:LIB:SYMBOL``, ``tracepoint:CATEGORY:NAME`` or
-        ``syscall:NAME``
-    every: walk at each of so many events of a thread
-    weight: argument of the event that its stack weighs; None: 1
-    unit: unit of that argument: ``bytes`` or ``ns``; None: ns if its name says so
-    confirm: as ``ProbeOptions`` has it
-    at_any_cost: go on where it takes more than ``event_cost.MOST_SHARE`` of a CPU
+    Attributes:
+        word: Name of a probe, ``uprobe:LIB:SYMBOL``, ``tracepoint:CATEGORY:NAME``, or
+            ``syscall:NAME``.
+        every: Walk at every Nth event of a thread.
+        weight: Argument of the event that is the stack's weight; None: weigh 1.
+        confirm: As in ``ProbeOptions``.
+        at_any_cost: Continue above ``event_cost.MOST_SHARE`` of a CPU.
+        unit: Unit of the weight: ``bytes`` or ``ns``; None: ns if its name ends in
+            ``_ns``.
     """
 
     word: str
@@ -47,7 +49,7 @@ class EventChoice:
 
     @property
     def unit_of_weights(self) -> str:
-        """The unit as ``Statistics`` has it."""
+        """The unit for ``Statistics``."""
         if self.weight is None:
             return "events"
         return self.unit or ("ns" if self.weight.endswith("_ns") else "weight")
@@ -55,20 +57,24 @@ class EventChoice:
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """Options that the commands that sample share.
+    """Options that the sampling commands share.
 
-    rate: sampling passes per second
-    idle: in modes wall and gvl, also threads that sleep
-    pause: stop the target while its stacks are read
-    ruby_version: instead of what the target says of itself
-    saved: a layout from a file, trusted most
-    wait_seconds: how long to wait for a program of ours to become a Ruby; None: always
-    is_counted: a number of samples ends it
-    each: keep every sample that weighs at least so much, with its time; 0: none.
-        Those that weigh less are summed up for a second
-    least_ns: in mode offcpu, shorter times do not count
-    event: in mode event, which
-    kernel_frames: the kernel's frames, too
+    Attributes:
+        rate: Sampling passes per second.
+        mode: Threads to sample.
+        idle: In modes wall and gvl, include sleeping threads.
+        pause: Stop the target while its stacks are read.
+        ruby_version: Version to use instead of the detected one.
+        saved: Layout from a file, which takes precedence.
+        wait_seconds: Seconds to wait until a program that we started runs Ruby; None:
+            no limit.
+        engine: Engine that reads the stacks.
+        is_counted: The sampling ends after a number of samples.
+        each: Keep every sample of at least this weight, with its time. Lighter samples
+            are summed per second. 0: keep none.
+        least_ns: In mode offcpu, ignore shorter times.
+        event: In mode event, the events.
+        kernel_frames: Include the kernel's frames.
     """
 
     rate: float = 99.0
@@ -87,7 +93,7 @@ class SamplingOptions:
 
     @property
     def bpf_only_option(self) -> str:
-        """Return the option that the memory engine has not; empty if there is none."""
+        """The option that the memory engine lacks, or an empty string."""
         if self.event is not None:
             return "--on"
         if self.kernel_frames:

@@ -1,4 +1,4 @@
-"""Sampling as a session that can be driven: pass after pass, or by the kernel."""
+"""Sampling as a drivable session: in passes, or by the kernel."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
 _TAKE_SECONDS = 1.0
-"""Seconds between two batches of samples, which get their weights together."""
+"""Seconds between two batches of samples. A batch gets its weights together."""
 _TIMES_NS = 50_000_000
-"""Least time between two samples of a thread whose times are read from the kernel. A
-thread that ends is weighed by them."""
+"""Minimum ns between two samples of a thread whose times are read from the kernel.
+These times determine the weights of a thread that ends."""
 _FIRST_BATCH_SECONDS, _BATCH_SECONDS = 0.01, 0.1
-"""Time between two reads of names. The names of several stacks are read at once, while
-the memory that they need is in the processor's cache. The first times are shorter: a
+"""Seconds between two reads of names. The names of several stacks are read at once,
+while the required memory is in the CPU's cache. The first intervals are shorter: a
 program that starts may end soon, and frees code while it loads files."""
 _CHANGING_BATCH_SECONDS = 0.02
-"""The same while code is replaced: it may go soon."""
+"""The same while code is replaced, because replaced code may be freed soon."""
 _MOST_AT_ONCE = 200
-"""Stacks whose names are read before the clock is looked at again."""
+"""Stacks to name before the clock is read again."""
 _PUT_OFF_SECONDS = 10.0
-"""How long at most what is due is put off while names are behind."""
+"""Maximum seconds to postpone due work while naming is behind."""
 _MOST_MISSING, _MOST_MISSING_NS = 0.05, 50_000_000
-"""Largest CPU time without samples that needs no note: a part of all, and ns. The last
-samples of threads that ended have an error, too."""
+"""Maximum CPU time without samples that needs no note: as a share, and in ns. The last
+samples of ended threads are inexact, too."""
 
 
 class SamplingPasses:
-    """Passes of an entered ``sampling``; each sample goes to ``add``.
+    """Passes of an entered ``sampling``; each sample is passed to ``add``.
 
-    The passes have a clock of their own, which begins with this. In modes cpu and wall,
-    the samples of about a second get their weights together (``SampleWeights``). In
-    mode gvl a sample weighs the time since the pass before.
+    The passes have their own timer, which starts now. In modes cpu and wall, the
+    samples of about one second get their weights together (``SampleWeights``). In mode
+    gvl, a sample weighs the time since the previous pass.
     """
 
     def __init__(self, sampling: Sampling, add: Add) -> None:
@@ -95,7 +95,7 @@ class SamplingPasses:
         self._sampling.statistics.ended_ns = time.time_ns()
 
     def _take(self, sample: Sample) -> None:
-        """Take in a sample. Its nominal weight is elapsed ns, in mode cpu a period."""
+        """Add a sample. Its nominal weight is elapsed ns; in mode cpu, a period."""
         time_ns = self._period
         if self._mode is not SamplingMode.CPU:
             passed = self._passed.get(sample.thread.pid, self._timer.began)
@@ -124,7 +124,7 @@ class SamplingPasses:
         self._find_processes()
 
     def finish(self) -> None:
-        """Take in what came since; the sampling may go on."""
+        """Add the remaining samples; the sampling may continue."""
         self._timer.end()
         self._settle(is_over=True)
         self._note_missing()
@@ -142,7 +142,7 @@ class SamplingPasses:
                 )
 
     def settle(self) -> None:
-        """Take in what came until now."""
+        """Add the samples of the current batch."""
         self._settle(is_over=False)
 
     def _settle(self, is_over: bool) -> None:
@@ -157,9 +157,9 @@ class SamplingPasses:
 
 
 class KernelPasses:
-    """Samples that the kernel takes, of an entered ``sampling``, as they come.
+    """Samples that the kernel takes of an entered ``sampling``, as they arrive.
 
-    It is over, too, where walking at events has cost more than was accepted.
+    The session is also over if walking at events exceeds the accepted cost.
     """
 
     def __init__(self, sampling: Sampling, kernel: KernelStacks, add: Add) -> None:
@@ -167,7 +167,7 @@ class KernelPasses:
         self._kernel = kernel
         self._add = add
         self._due = self._refresh = time.monotonic() + _TAKE_SECONDS
-        self._is_behind = False  # stacks come faster than their names can be read
+        self._is_behind = False  # stacks arrive faster than their names can be read
         self._backoff = Backoff(_FIRST_BATCH_SECONDS, _BATCH_SECONDS)
 
     @property
@@ -194,9 +194,10 @@ class KernelPasses:
             self.settle()
 
     def is_due(self, time_due: float) -> bool:
-        """Is it time for what takes in all that came, as ``settle`` does?
+        """Return whether work like ``settle``, which processes all stacks, is due.
 
-        Not while names are behind: that would hold up who looks at the clock.
+        It is postponed while naming is behind, because it would delay the
+        caller's next read of the clock.
         """
         late = time.monotonic() - time_due
         return late >= (_PUT_OFF_SECONDS if self._is_behind else -EARLY_SECONDS)
@@ -205,7 +206,7 @@ class KernelPasses:
         return {ruby.process.pid: ruby for ruby in self._sampling.rubies}
 
     def settle(self) -> None:
-        """Take in what came until now."""
+        """Add all samples until now."""
         self._kernel.take(self._rubies(), self._add)
         self._due = time.monotonic() + _TAKE_SECONDS
 
@@ -216,7 +217,7 @@ class KernelPasses:
         alive = {process.pid for process in targets.alive()}
         ended = any(ruby.process.pid not in alive for ruby in self._sampling.rubies)
         if ended:
-            self.settle()  # while what was known of it still is
+            self.settle()  # while the data of the ended process is available
         now = time.monotonic()
         if ended or targets.follow or now >= self._refresh - EARLY_SECONDS:
             self._refresh = now + _TAKE_SECONDS
@@ -235,7 +236,7 @@ class KernelPasses:
 
 
 def sampling_passes(sampling: Sampling, add: Add) -> SamplingPasses | KernelPasses:
-    """Return the session of an entered ``sampling`` that gives ``add`` its samples."""
+    """Return the session of an entered ``sampling`` that passes samples to ``add``."""
     if sampling.kernel is not None:
         return KernelPasses(sampling, sampling.kernel, add)
     return SamplingPasses(sampling, add)

@@ -1,8 +1,8 @@
-"""Latencies of spans, and where the slow ones spent their time.
+"""Latencies of spans, and the stacks of slow spans.
 
-The kernel walks the stacks at ticks and where threads leave a CPU, as in mode wall.
-Each sample goes up with its time, thread and fiber, and so does each slow span where
-it ends. Here they are joined.
+The kernel walks the stacks at ticks and when threads leave a CPU, as in mode wall. It
+sends each sample with its time, thread, and fiber, and each slow span when it ends.
+This module joins them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from rbtrace_py.session.targets.targets import Targets
 
 _JOIN_SECONDS = 1.0
 _DURATION_SLOT = 0
-"""Where trace.c looks for it."""
+"""Slot in which trace.c expects the duration."""
 _SLOW = "slow"
-"""Kind of the engine that tells of each slow span."""
+"""Kind of the engine that reports each slow span."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowOptions:
-    """Options of what is to be known of slow spans.
+    """Options of slow spans.
 
-    least_ns: spans are slow from there on
-    rate: ticks a second
-    exemplars: how many of the slowest are kept
-    keeps_times: are their stacks kept in the order of time, too?
+    Attributes:
+        least_ns: Minimum duration of a slow span, in ns.
+        rate: Ticks per second.
+        exemplars: Number of slowest spans to keep.
+        keeps_times: Keep the stacks of exemplars in order of time, too.
     """
 
     least_ns: int
@@ -57,7 +58,7 @@ class SlowOptions:
 
 
 class SlowLatency(Latency):
-    """See the module; ``profile`` has the stacks of the slow spans."""
+    """Latencies and slow spans; ``profile`` has the stacks of the slow spans."""
 
     def __init__(
         self,
@@ -111,8 +112,8 @@ class SlowLatency(Latency):
         super().make_engines(attacher)
         self._sampling.__enter__()
         kernel = self._sampling.kernel
-        assert kernel is not None  # the engine is no choice
-        self._records.wall_offset = kernel.wall_offset  # both of one moment
+        assert kernel is not None  # the options require the BPF engine
+        self._records.wall_offset = kernel.wall_offset  # measured once
         self._passes = KernelPasses(self._sampling, kernel, self._slow.add)
         self.notes.add(*self._sampling.notes)
         numbers = {
@@ -151,9 +152,9 @@ class SlowLatency(Latency):
             self._join_due = time.monotonic() + _JOIN_SECONDS
 
     def _join(self) -> None:
-        """Take in the spans that had ended the last time, after the samples until then.
+        """Add the spans that had ended by the last call, after their samples.
 
-        Samples of a child come once it is attached to, a moment after it has begun.
+        The samples of a child start when it is attached, a moment after its start.
         """
         assert self._passes is not None
         self._passes.settle()
@@ -191,12 +192,12 @@ class SlowLatency(Latency):
 
     @property
     def exemplars(self) -> Sequence[Exemplar]:
-        """The slowest spans, the slowest first."""
+        """The slowest spans in descending order."""
         return self._slow.part().exemplars
 
     @property
     def profile(self) -> Profile:
-        """The stacks of slow spans, by the ns they took on the CPU and off it."""
+        """The stacks of slow spans, by their ns on the CPU and off it."""
         return Profile(self._counts, self._sampling.meta)
 
     def close(self) -> None:

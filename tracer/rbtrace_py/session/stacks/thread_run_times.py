@@ -1,4 +1,4 @@
-"""Run times of the threads of Ruby processes, for ``RunTimes`` of either engine."""
+"""Run times of the threads of Ruby processes, for ``RunTimes`` of both engines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reader_of(rubies: Rubies) -> RanNs:
         if pid in rubies:
             times = rubies[pid].times(tid)
             return None if times is None else times.ran_ns
-        return run_time_of(pid, tid)  # of a child that is not attached to yet
+        return run_time_of(pid, tid)  # of a child that is not attached yet
 
     return read
 
@@ -37,7 +37,10 @@ def not_sampled(
 ) -> Iterator[Sample]:
     """Yield a sample of each Ruby thread that ran but never had a tick.
 
-    time_ns: CLOCK_REALTIME, as the sampling ends
+    Args:
+        run_times: Run times of all threads.
+        rubies: Attached processes by PID.
+        time_ns: CLOCK_REALTIME at the end of the sampling, in ns.
     """
     threads = {
         (ruby.process.pid, tid): thread

@@ -1,4 +1,4 @@
-"""``top``: what methods and threads are doing, now and lately."""
+"""``top``: current and recent activity of methods and threads."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
 
 _MOST_SHOWN = 10_000
-"""Threads of all processes in a picture, at most."""
+"""Maximum number of threads of all processes in a picture."""
 
 
 class Top:
-    """Counts the samples of an entered session, an interval at a time.
+    """Counts the samples of an entered session per interval.
 
-    kept: how many of the last intervals are lately
-    idle: with threads that wait for work
+    Pass ``add`` to SamplingPasses, and call ``end_interval`` after each interval.
 
-    ``add`` is for SamplingPasses, ``end_interval`` for where an interval ends.
+    Args:
+        sampling: The entered session.
+        kept: Number of intervals that count as recent.
+        idle: Include threads that wait for work.
     """
 
     def __init__(self, sampling: Sampling, kept: int = 1, idle: bool = False) -> None:
@@ -34,7 +36,7 @@ class Top:
         self.clear()
 
     def clear(self) -> None:
-        """Begin to count anew."""
+        """Discard all counts and start again."""
         self._sampling.statistics.ended_ns = time.time_ns()
         self._before: Statistics = self._sampling.statistics.copy()
         self._weights = RecentWeights(self._kept)
@@ -50,7 +52,7 @@ class Top:
         self._slice.add(sample)
 
     def end_interval(self) -> Picture:
-        """Take in what was counted since the last one; the picture as it is now."""
+        """Add the counts of the ended interval, and return the new picture."""
         ended = self._slice if self._idle else self._slice.without(is_idle)
         self._left_out += self._slice.weight - ended.weight
         self._weights.add(
@@ -84,7 +86,7 @@ class Top:
         )
 
     def _threads(self) -> list[ThreadNow]:
-        """All threads, whatever the mode, with the CPU each had since last asked."""
+        """Return all threads in any mode, with their CPU use since the last call."""
         found: list[ThreadNow] = []
         cpu: dict[RubyThread, tuple[int, int]] = {}
         for ruby in self._sampling.rubies:
@@ -108,7 +110,7 @@ class Top:
         thread: RubyThread,
         cpu: dict[RubyThread, tuple[int, int]],
     ) -> float | None:
-        """Part of one CPU since it was last asked; ``cpu`` takes what is known now."""
+        """Return the share of one CPU since the last call; update ``cpu``."""
         used = ruby.cpu_ns(thread)
         if used is None:
             return None

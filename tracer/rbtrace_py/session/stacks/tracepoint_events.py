@@ -1,4 +1,4 @@
-"""Tracepoints of the kernel as events at which stacks are walked."""
+"""Kernel tracepoints as events at which stacks are walked."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from rbtrace_py.session.targets.notes import Notes
 
 
 class TracepointEvents(Starting):
-    """What threads of the targets do at a tracepoint, or as they enter a system call.
+    """Hits of a tracepoint, or entries of a system call, by threads of the targets.
 
-    walker: of the targets; it counts the stacks
+    Args:
+        event: The choice of events.
+        walker: Walker of the targets' stacks, which counts them.
 
-    Raises UsageError, NoSuchProbe, NotPermitted or BpfError, as it is made or entered.
+    Raises:
+        UsageError, NoSuchProbe, NotPermitted, BpfError: On creation or entry.
     """
 
     entry_ns = 150
-    """Of an event, before and after its program: the record is made and dropped."""
+    """Cost of an event before and after its program, in ns: its record is discarded."""
 
     def __init__(self, event: EventChoice, walker: StackWalker) -> None:
         self.notes = Notes()
@@ -69,19 +72,19 @@ class TracepointEvents(Starting):
         self._program = program
 
     def refresh(self) -> None:
-        """Nothing: what the walker walks is told apart by its process."""
+        """Do nothing: the walker selects its processes itself."""
 
     def finish(self) -> None:
         self._attached.close()
 
     @property
     def missed(self) -> int:
-        """Nothing that is known: what the kernel counts are all processes' events."""
+        """Always 0: the kernel only counts events of all processes together."""
         return 0
 
     @property
     def missing(self) -> list[str]:
-        """What is not in the counts, a line each."""
+        """Events missing from the counts, one note per line."""
         missed = self._program.missed() if self._program is not None else 0
         if not missed:
             return []

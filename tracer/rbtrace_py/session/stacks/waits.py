@@ -1,8 +1,8 @@
-"""Why threads are stuck: the VM's word and the kernel's on each, and their cycles.
+"""The causes of waits, from the VM and the kernel.
 
-The VM says which lock, queue or thread is waited for, the kernel which descriptor,
-child or native lock. Where both speak of the same thing the more exact word counts;
-where neither does, the wait is unknown.
+The VM provides the lock, queue, or thread. The kernel provides the descriptor, child,
+or native lock. If both describe the same wait, the more exact description counts. If
+neither does, the wait is unknown.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ _VM_KNOWS = (
     WaitKind.RACTOR,
     WaitKind.SLEEP,
 )
-"""Of these the kernel knows nothing more."""
+"""Kinds of waits about which the kernel has no further information."""
 _INTERNAL = ("anon_inode:[eventfd]",)
-"""What Ruby wakes its own threads by."""
+"""Descriptors with which Ruby wakes its own threads."""
 
 
 class Seen(NamedTuple):
     """A thread, and its state and fiber when its stack was read.
 
-    frames: its control frames, the newest first
-    fibers: those that it has suspended, where they were read
+    Attributes:
+        frames: Its control frames, the newest first.
+        fibers: Its suspended fibers, if they were read.
     """
 
     thread: VmThread
@@ -52,10 +53,13 @@ class Seen(NamedTuple):
 
 
 class Waits:
-    """Joins what the VM and the kernel say.
+    """Joins the information of the VM and the kernel.
 
-    threads: as the model has them, by address
-    kernel: None for a core file
+    Args:
+        values: Reads the VM's values.
+        seen: The threads.
+        threads: The threads for the report, by address.
+        kernel: The kernel's information; None: a core file.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class Waits:
         self._ruby = RubyWaits(values)
         self._kernel = kernel
         self._seen = {one.thread.address: one for one in seen}
-        # A native lock has the id that the target's own namespace gives.
+        # The owner of a native lock is an id of the target's own namespace.
         self._by_tid = {one.thread.tid: one.thread.address for one in seen}
         vm_threads = [one.thread for one in seen]
         gvls = Gvls(values)
@@ -86,9 +90,9 @@ class Waits:
         self._gvl_waiters = (queued | waiting) - set(self._gvl_holders.values())
 
     def state(self, address: int, on_cpu: bool | None) -> ThreadState:
-        """The state of a thread by the VM, its GVL's queue, and the kernel.
+        """Return a thread's state, from the VM, its GVL's queue, and the kernel.
 
-        Up to 3.1 a thread in the queue wakes up now and then, to keep the time.
+        Up to 3.1, a thread in the queue wakes up regularly, to act as the timer.
         """
         if address in self._queued & self._gvl_waiters:
             return ThreadState.WAITING
@@ -100,10 +104,12 @@ class Waits:
     def of_thread(
         self, address: int, state: ThreadState, frames: Sequence[ControlFrame]
     ) -> Wait | None:
-        """What a thread waits for; None: it runs, or is ready to.
+        """Return a thread's wait; None: it runs or is runnable.
 
-        state: as ``state`` gave it
-        frames: its control frames, the newest first
+        Args:
+            address: Address of the thread.
+            state: Result of ``state``.
+            frames: Its control frames, the newest first.
         """
         if state is ThreadState.WAITING:
             return self._for_gvl(self._seen[address])
@@ -114,16 +120,16 @@ class Waits:
         ruby = self._ruby.of_thread(address, frames)
         is_asleep = self._seen[address].state is ThreadState.SLEEPING
         if ruby is not None and ruby.autoload and not is_asleep:
-            ruby = None  # it holds the GVL, and the kernel keeps it
+            ruby = None  # it holds the GVL and waits in the kernel
         return _but_its_own(self._of(ruby, self.threads[address].tid), address)
 
     def of_fiber(self, frames: Sequence[ControlFrame]) -> Wait | None:
-        """What a suspended fiber waits for in a scheduler; None: nothing known."""
+        """Return the wait of a suspended fiber in a scheduler; None: unknown."""
         ruby = self._ruby.of_fiber(frames)
         return None if ruby is None else self._of(ruby, None)
 
     def gvl_waiters(self, address: int) -> int:
-        """The number of threads that wait for the GVL that this one holds."""
+        """Return the number of threads that wait for the GVL that this one holds."""
         ractor = self._seen[address].thread.ractor
         if self._gvl_holders.get(ractor) != address:
             return 0
@@ -132,10 +138,10 @@ class Waits:
         )
 
     def _is_exiting(self, address: int) -> bool:
-        """Has the main thread ended, and others have not?
+        """Return whether the main thread has ended before other threads.
 
-        It is marked as killed once all of at_exit was run; then it kills the others,
-        and waits for them (rb_ec_cleanup of eval.c). No other mark is unknown.
+        After at_exit blocks, it is marked as killed. Then it kills the other threads
+        and waits for them (rb_ec_cleanup of eval.c). No other status becomes UNKNOWN.
         """
         seen = self._seen[address]
         is_killed = seen.state is ThreadState.UNKNOWN
@@ -167,7 +173,7 @@ class Waits:
         )
 
     def _native(self, call: str, own: Sequence[Descriptor]) -> tuple[Descriptor, ...]:
-        """What native threads ask of servers, for a method that leaves that to them."""
+        """Return the sockets of native resolver threads, for methods that use them."""
         if call not in RESOLVERS or any(not one.other_ends for one in own):
             return ()
         assert self._kernel is not None
@@ -191,7 +197,7 @@ class Waits:
         )
 
     def _loader(self, constant: int) -> Waiter | None:
-        """The one thread that loads a constant; None: none, or it cannot be told."""
+        """Return the only thread that loads a constant; None: not one, or unknown."""
         loading = {
             address: self._ruby.loads(one.frames, constant)
             for address, one in self._seen.items()
@@ -234,7 +240,7 @@ class Waits:
         )
 
     def _of_kernel(self, ruby: RubyWait, what: Awaited) -> Wait:
-        """What the kernel knows; ``ruby`` has the method, and maybe a descriptor."""
+        """Return the kernel's wait; ``ruby`` has the method and maybe a descriptor."""
         found = self._of_ruby(ruby)
         if what.pid is not None:
             return self._of_child(found, what.pid)
@@ -278,9 +284,9 @@ class Waits:
     def _of_io(
         self, found: Wait, fd: int | None, waited: Sequence[tuple[int, str]]
     ) -> Wait:
-        """The receiver's descriptor alone, if it is among those that are waited for.
+        """Return a wait for I/O, on the receiver's descriptor alone if it is awaited.
 
-        Ruby waits with it for what it wakes its own threads by.
+        Ruby adds the descriptors with which it wakes its own threads.
         """
         ours = [(number, action) for number, action in waited if number == fd]
         described = [self._descriptor(*one) for one in ours or waited]
@@ -291,9 +297,9 @@ class Waits:
 
 
 def _but_its_own(wait: Wait, address: int) -> Wait:
-    """Without the holder, where a thread has got the Mutex since its stack was read.
+    """Remove the holder if the thread acquired the Mutex after its stack was read.
 
-    One that it held would not let it wait: Ruby raises ThreadError.
+    A thread cannot wait for a Mutex that it holds: Ruby raises ThreadError.
     """
     holder = wait.holder
     if wait.kind is not WaitKind.MUTEX or holder is None or holder.is_suspended:
