@@ -1,4 +1,4 @@
-"""What the hits of a session's probes cost the processes that have them."""
+"""The cost of a session's probe hits for the traced processes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from rbtrace_py.model.hit_cost import HitCost
 
 
 class CostMeter(Closing):
-    """The kernel times each run of a program from when this is made.
+    """Measures the cost of probe hits. The kernel times each run of a program.
 
-    ``begin`` when all is attached: from then on is what a cost is a part of.
+    Timing starts on creation. Call ``begin`` once everything is attached: the elapsed
+    time of the cost starts then.
     """
 
     def __init__(self, attacher: Attacher) -> None:
@@ -30,25 +31,27 @@ class CostMeter(Closing):
         self._began = time.monotonic_ns()
 
     def stop(self, engines: Sequence[Engine], counting: Sequence[Engine]) -> None:
-        """Take what came until now.
+        """Read the totals.
 
-        counting: those of the engines whose sites are not those of others as well
+        Args:
+            engines: All engines of the session.
+            counting: Engines that count hits. No two of them share a site.
         """
         self._elapsed_ns = time.monotonic_ns() - self._began
         self._ns = sum(engine.run_time()[1] for engine in engines)
         self._hits = sum(engine.run_time()[0] for engine in counting)
 
     def cost(self) -> HitCost | None:
-        """Return what that cost; None where the kernel did not measure.
+        """Return the cost; None: the kernel did not measure.
 
-        Takes some 30 ms: that of the traps is found out here.
+        This takes about 30 ms to measure the cost of traps.
         """
         if not self._statistics.is_on:
             return None
         try:
             traps = self._hits * trap_ns(self._attacher) if self._hits else 0
         except (RbtraceError, OSError):
-            return None  # the result is worth more
+            return None  # do not fail: the session's result matters more
         return HitCost(self._hits, self._ns + round(traps), self._elapsed_ns)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from rbtrace_py.session.probes.grouped import Picking, Recipe
 
 
 class Count(Picking):
-    """Counts hits in the kernel; see ``Session`` and ``Grouped``."""
+    """Counts hits in the kernel."""
 
     command = "count"
 

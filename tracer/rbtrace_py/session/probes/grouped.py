@@ -1,4 +1,4 @@
-"""Sessions that answer with groups: by series and, with ``--by``, by key."""
+"""Sessions whose result has groups: by series and, with ``--by``, by key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rbtrace_py.session.probes.session import ProbeSession
 from rbtrace_py.session.targets.targets import Targets
 
 MAX_SERIES = MAX_SITES
-"""Series that globs may come to, over the whole session."""
+"""Maximum number of series of a session, including series of globs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Recipe:
 
 
 class Grouped(ProbeSession, CountingSession):
-    """See the module."""
+    """A probe session whose result has groups."""
 
     unit = ""
     operand: str | None = None
@@ -72,7 +72,7 @@ class Grouped(ProbeSession, CountingSession):
         return self.options.by
 
     def wait(self, seconds: float) -> None:
-        """Until the only target ends, or so long."""
+        """Wait for ``seconds``, or until the only target ends."""
         processes = list(self.targets.processes.values())
         if len(processes) == 1 and self.targets.command is None:
             processes[0].wait(seconds)
@@ -109,7 +109,7 @@ class Grouped(ProbeSession, CountingSession):
         return sorted(found, key=lambda group: self.series[group.series])
 
     def settle_series(self, name: str, probe: Probe) -> None:
-        """Number a series and settle how its key, read at ``probe``, is kept."""
+        """Number a series, and choose how to store its key, as read at ``probe``."""
         if name not in self.series and len(self.series) >= self._most_series:
             raise UsageError(
                 f"more than {self._most_series} series", "Name fewer probes"
@@ -133,15 +133,15 @@ class Grouped(ProbeSession, CountingSession):
     def with_key_and_filter(
         self, probe: Probe, own: Sequence[Slot]
     ) -> tuple[Slot, ...]:
-        """All slots of a probe: a program's own, the key, the filter's."""
+        """Return all slots of a probe: the program's own, the key, the filter's."""
         key = [] if self.by_name is None else [operand_slot(probe, self.by_name)]
         return (*own, *key, *self.filter.slots(probe))
 
     def make_recording(self, attacher: Attacher, recipe: Recipe) -> Engine:
-        """Make an engine that records, and add it to the session's.
+        """Make a recording engine, and add it to the session's engines.
 
-        A session's engines record into the same maps: ``--max-keys`` counts
-        the keys of them all.
+        The session's engines record into the same maps, so ``--max-keys`` limits the
+        keys of all engines together.
         """
         keys = () if self.by_name is None else (self.by_name,)
         names = (*recipe.own, *keys, *self.filter.operands)
@@ -209,7 +209,7 @@ def _group(found: RecordedGroup, values: RecordedValues) -> Group:
 
 
 class Picking(Grouped):
-    """A grouped session each of whose words means probes, not pairs."""
+    """A grouped session whose words name probes, not pairs."""
 
     def plan(self, probes: Sequence[Probe]) -> None:
         self.filter.settle([p for w in self.words for p in select.pick(w, probes)])

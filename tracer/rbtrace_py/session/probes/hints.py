@@ -1,4 +1,4 @@
-"""Hints on why a process may lack the probe that was named, and what to do."""
+"""Hints about missing probes: the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _COMMAND_PID = re.compile(r"(`rbtrace-py \S+) PID\b")
 
 
 def explain(error: NoSuchProbe, processes: Iterable[Process]) -> None:
-    """Add to the error's hint what is the matter with the first of the processes
-    in which the gem has no probes, unless one of Ruby's own was meant or some
-    other process has them. Commands in the hint get the processes' PIDs.
+    """Extend the error's hint.
+
+    Explain why the first process lacks the gem's probes, unless the word names a probe
+    of Ruby itself or another process has such probes. In commands, replace PID by the
+    PIDs of ``processes``.
     """
     processes = list(processes)
     if processes and all(process.alive() for process in processes):

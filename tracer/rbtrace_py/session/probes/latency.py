@@ -20,11 +20,11 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 class Latency(Grouped):
-    """Distributions of durations, kept in the kernel.
+    """Distributions of durations, recorded in the kernel.
 
-    A span's end probe carries its duration. For a pair the kernel keeps the
-    beginnings, by thread; what ``--by`` and ``--filter`` name is read where
-    the pair ends.
+    A span's end probe has the duration as an argument. For pairs, the kernel stores
+    the begin times per thread. The operands of ``--by`` and ``--filter`` are read at
+    the end of a pair.
     """
 
     command = "latency"
@@ -130,7 +130,7 @@ class Latency(Grouped):
 
     def plan(self, probes: Sequence[Probe]) -> None:
         if not self._engines:
-            # The meaning of a word is settled now, whatever is defined later.
+            # Fix the meaning of each word now: probes may be defined later.
             self._meanings = {w: self._pairs_of(w, probes) for w in self.words}
         ends = [probe for word in self.words for probe in self._ends(word, probes)]
         self.filter.settle(ends)

@@ -1,10 +1,11 @@
-"""Having Ruby's own method probes speak.
+"""Enables Ruby's own method probes.
 
-Since Ruby 2.5 ``ruby:method__entry`` and ``method__return`` fire only while something
-in the process asks for calls of every method. The agent runs code of ours that has a
-TracePoint on a thread which sleeps: so all threads' methods fire the probes, and no
-call runs a line of Ruby for it. It goes when we go, and is not in children. Once an
-hour, when the code's time is over and it is run again, they say nothing for a moment.
+Since Ruby 2.5, ``ruby:method__entry`` and ``method__return`` fire only while a
+TracePoint or the like traces the calls of every method. The agent runs our code, which
+has a TracePoint on a sleeping thread. The methods of all threads then fire the probes,
+but no call runs a line of Ruby for it. The TracePoint ends when we detach, and is not
+inherited by children. Once per hour, the code's time limit ends and the code is
+run again. The probes are then silent for a moment.
 """
 
 from __future__ import annotations
@@ -55,15 +56,22 @@ end.call
 
 
 def is_silent(probe: Probe) -> bool:
-    """May it be one that fires only when it is asked for?"""
+    """Return whether a probe only fires while something enables it."""
     return probe.provider == PROVIDER and probe.name in NAMES
 
 
 class MethodProbeArming(Closing):
-    """The TracePoints in a set of processes; notes: what to tell a user.
+    """The TracePoints in a set of processes.
 
-    confirm: asked before what was compiled is thrown away. Raises NotConfirmed, and
-    what AgentTask does but NoAgent.
+    Args:
+        processes: The processes.
+        confirm: Called before compiled code is discarded.
+
+    Attributes:
+        notes: Notes for the user.
+
+    Raises:
+        NotConfirmed: The user did not accept this.
     """
 
     def __init__(self, processes: Iterable[Process], confirm: Confirm) -> None:
@@ -112,7 +120,7 @@ class MethodProbeArming(Closing):
             )
 
     def close(self) -> None:
-        """Take them out; may be called twice."""
+        """Remove the TracePoints; may be called twice."""
         for task in self._tasks:
             task.close()
         self._tasks.clear()

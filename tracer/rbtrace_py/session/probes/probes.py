@@ -1,4 +1,4 @@
-"""The probes of the targets, and whether somebody traces them."""
+"""The probes of the targets, and whether they are traced."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """probes: equal ones of several processes once, as of a file that they share
-        or of the images that each has of its own
+    """The probes of all targets.
 
-    problems: why some files' probes are not among them
-    missing: the error for the first word that means nothing
+    Attributes:
+        probes: Probes. Equal probes of several processes are one entry, both in a
+            shared file and in each process's own images.
+        problems: Why the probes of some files are missing.
+        missing: Error for the first word without a matching probe.
     """
 
     probes: list[Listed]
@@ -31,7 +33,15 @@ class Listing:
 
 
 def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
-    """Look into every target; words: names or globs to choose by."""
+    """List the probes of all targets.
+
+    Args:
+        targets: The processes.
+        words: Names or globs to select probes; if empty, all are listed.
+
+    Raises:
+        RbtraceError: A process other than a child that joined is unreadable.
+    """
     found: dict[tuple[object, ...], Listed] = {}
     problems: dict[str, None] = {}
     for process in targets.processes.values():
@@ -46,11 +56,11 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
         seen: Counter[tuple[object, ...]] = Counter()
         for probe, traced in _states(process, _chosen(scan.probes, words)):
             look = _look(probe)
-            # Two in one process that look alike are two.
+            # Two equal probes of one process are two entries.
             key = (*look, seen[look])
             seen[look] += 1
             known = found.get(key, Listed(probe, traced))
-            # A known answer of one process takes precedence over another's silence.
+            # A known state in one process takes precedence over an unknown one.
             is_traced = known.traced or (known.traced if traced is None else traced)
             found[key] = Listed(known.probe, is_traced, (*known.pids, process.pid))
     listed = list(found.values())
@@ -61,7 +71,7 @@ def list_probes(targets: Targets, words: Sequence[str] = ()) -> Listing:
 
 
 def _look(probe: Probe) -> tuple[object, ...]:
-    """By which probes of several processes are one to a person."""
+    """Return the key by which probes of several processes appear as one."""
     return (
         probe.full_name,
         probe.binary.path,

@@ -1,4 +1,4 @@
-"""Query for probes: words, arguments, a filter; and the probes that it selects."""
+"""A query for probes: words, options, a filter, and the selected probes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from rbtrace_py.session.targets.confirmation import Confirm, accept_none
 class ProbeOptions:
     """Options that the event commands share.
 
-    by: operand (or ``pid``, ``tid``) to group by
-    filter: text of a filter
-    max_keys: groups kept
-    wait: wait for probes that are not there yet, and wait_seconds: for how long
-    confirm: asked before something is done that can harm the target, with what
-        it is; without it such things are not done
-    string_size: bytes of a text that ``trace`` reads
-    ring_size: bytes of ``trace``'s ring buffer, a power of two
+    Attributes:
+        by: Operand (or ``pid``, ``tid``) to group by.
+        filter: Text of the filter.
+        max_keys: Maximum number of groups.
+        wait: Wait for probes that are not defined yet.
+        wait_seconds: Time limit of this wait in seconds; None: no limit.
+        confirm: Called with each action that can harm the target; the action is only
+            done if it returns True.
+        string_size: Bytes that ``trace`` reads of a string.
+        ring_size: Bytes of ``trace``'s ring buffer, a power of two.
     """
 
     by: str | None = None
@@ -38,13 +40,14 @@ class ProbeOptions:
 
 
 class NoOperand(UsageError):
-    """A probe without an operand that was asked for."""
+    """A probe lacks a requested operand."""
 
 
 class ProbeQuery:
-    """Words of a command, and its options; a session is one.
+    """Words of a command, and its options. Base class of sessions.
 
-    lacking: names of operands that probes do not have, by the probe's full name
+    Attributes:
+        lacking: Names of missing operands, by the probe's full name.
     """
 
     command = ""
@@ -62,28 +65,31 @@ class ProbeQuery:
         self.lacking: dict[str, list[str]] = {}
 
     def check(self, probes: Sequence[Probe]) -> None:
-        """Raise NoSuchProbe if a word means none of ``probes``."""
+        """Raise NoSuchProbe if a word does not match any of ``probes``."""
         for word in self.words:
             if not select.pick(word, probes):
                 raise select.unknown_probe(word, probes, self.command)
 
     def named(self, probes: Sequence[Probe]) -> list[Probe]:
-        """The probes that words mean which are no globs."""
+        """Return the probes of the words that are not globs."""
         words = [word for word in self.words if not select.is_glob(word)]
         return [p for word in words for p in select.pick(word, probes)]
 
     def pick(self, word: str, probes: Sequence[Probe]) -> list[Probe]:
-        """The probes a word means that have the operands asked for."""
+        """Return the probes of a word that have the requested operands."""
         return self.fitting(select.pick(word, probes))
 
     def fitting(self, probes: Sequence[Probe]) -> list[Probe]:
-        """Return those that have the operands asked for."""
+        """Return the probes that have the requested operands."""
         return [probe for probe in probes if not self.missing_operands(probe)]
 
     def check_operands(self, word: str, found: Sequence[Probe]) -> None:
-        """Check operands; a glob passes over probes that lack one and counts them.
+        """Check the operands of a word's probes.
 
-        Raises NoOperand if there are no others, or the word is no glob.
+        A glob skips probes that lack one, and records them in ``lacking``.
+
+        Raises:
+            NoOperand: All probes lack one, or one does and the word is not a glob.
         """
         lacking = {p: self.missing_operands(p) for p in found}
         lacking = {p: names for p, names in lacking.items() if names}
@@ -92,11 +98,11 @@ class ProbeQuery:
         self.lacking.update((p.full_name, names) for p, names in lacking.items())
 
     def picked(self, probes: Sequence[Probe]) -> list[Probe]:
-        """Return the probes that the words name, each once."""
+        """Return the probes that the words name, without duplicates."""
         return list(dict.fromkeys(p for w in self.words for p in self.pick(w, probes)))
 
     def check_words(self, probes: Sequence[Probe]) -> None:
-        """``check_operands`` of all words."""
+        """Call ``check_operands`` for all words."""
         for word in self.words:
             self.check_operands(word, select.pick(word, probes))
 
@@ -121,7 +127,7 @@ def _no_operand(word: str, lacking: Mapping[Probe, Sequence[str]]) -> NoOperand:
 
 
 def unique(probes: Mapping[int, Sequence[Probe]]) -> list[Probe]:
-    """The probes of all processes, each file's once."""
+    """Return the probes of all processes; probes of a shared file appear once."""
     found: dict[tuple[object, ...], Probe] = {}
     for group in probes.values():
         for probe in group:

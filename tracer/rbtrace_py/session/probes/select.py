@@ -1,4 +1,4 @@
-"""From the words a user gives to probes: names, globs, spans, pairs."""
+"""Selection of probes by a user's words: names, globs, spans, and pairs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ INSTEAD: Mapping[str, str] = {
     "object": "Count new objects with `rbtrace-py count PID object --by class`",
     "gc": "Time collections with `rbtrace-py latency PID gc`",
 }
-"""Advice where such a word is no probe, and not for the command."""
+"""Hint for such a word if it is not a probe and the command does not support it."""
 
 _METHOD = re.compile(r"(?:[A-Z]\w*::)*[A-Z]\w*[#.]")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two names whose hits on one thread begin and end something."""
+    """Two names of probes whose hits on one thread begin and end an operation."""
 
     begin: str
     end: str
@@ -55,19 +55,22 @@ BUILT_IN_PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
     "vm-lock": (("ruby:gvl__acquire", "ruby:gvl__release"),),
     "cmethod": (("ruby:cmethod__entry", "ruby:cmethod__return"),),
 }
-"""Words for what Ruby's own probes measure (CRuby's probes.d)."""
+"""Words for pairs of Ruby's own probes (CRuby's probes.d)."""
 
 
 def is_glob(word: str) -> bool:
-    # `Shop::Cart#[]` is a method.
+    # `Shop::Cart#[]` is a method, not a glob.
     return any(c in word.removesuffix("=").removesuffix("[]") for c in "*?[")
 
 
 def matches(word: str, probe: Probe) -> bool:
-    """Does a name, ``provider:name``, method or glob mean this probe?
+    """Return whether a word matches a probe.
 
-    A span's name means its end probe, and so does the name in Ruby of the method
-    that it measures. A bare name means every provider's.
+    Args:
+        word: A name, ``provider:name``, a method, or a glob. The name of a span, or of
+            the Ruby method that it measures, matches its end probe. A bare name matches
+            any provider.
+        probe: The probe.
     """
     method = probe.measured_method
     if method is not None and (
@@ -88,10 +91,10 @@ def matches(word: str, probe: Probe) -> bool:
 
 
 def pick(word: str, probes: Iterable[Probe]) -> list[Probe]:
-    """The probes a word means, which may be none.
+    """Return the probes that a word matches, if any.
 
-    A name of a probe takes precedence over the same name of a span. One without a
-    provider never means the agent's own: `object` would be silence.
+    The name of a probe takes precedence over a span of the same name. A word without a
+    provider never matches the agent's own probes, which would not fire for `object`.
     """
     found = [probe for probe in probes if matches(word, probe)]
     provider, _, name = word.rpartition(":")
@@ -102,7 +105,7 @@ def pick(word: str, probes: Iterable[Probe]) -> list[Probe]:
 
 
 def duration_operand(probe: Probe) -> int | None:
-    """Index of the operand that carries a span's duration."""
+    """Return the index of the operand with a span's duration."""
     return _role(probe, OperandRole.DURATION)
 
 
@@ -118,7 +121,7 @@ def _role(probe: Probe, role: OperandRole) -> int | None:
 
 
 def series_name(probe: Probe) -> str:
-    """A probe's name in results: a span's end has the span's, or its method's."""
+    """Return a probe's name in results: for a span's end, the span or its method."""
     if probe.measured_method is not None:
         return probe.measured_method
     if probe.role is ProbeRole.SPAN_END and probe.span_name:
@@ -127,8 +130,8 @@ def series_name(probe: Probe) -> str:
 
 
 def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSuchProbe:
-    """The error for a word that means nothing, with the nearest names."""
-    # The agent's own are no user's, and say nothing by themselves.
+    """Return the error for a word that does not match any probe, with similar names."""
+    # Users do not trace the agent's own probes, which are silent by themselves.
     probes = [probe for probe in probes if probe.provider != AGENT_PROVIDER]
     names = sorted({probe.full_name for probe in probes})
     names += sorted({series_name(probe) for probe in probes} - set(names))
@@ -155,7 +158,7 @@ def unknown_probe(word: str, probes: Sequence[Probe], command: str = "") -> NoSu
 
 
 def _method_hint(word: str, command: str) -> str:
-    """Return the advice for a word that is no probe, but a method."""
+    """Return the hint for a word that is a method, not a probe."""
     selected = f"-m {shlex.quote(word)}"
     if command in ("count", "latency"):
         return f"Select methods with -m: `rbtrace-py {command} PID method {selected}`"
@@ -163,7 +166,11 @@ def _method_hint(word: str, command: str) -> str:
 
 
 def parse_pair(word: str) -> Pair | None:
-    """``A..B``, or None if the word is no pair; UsageError if it is half one."""
+    """Parse ``A..B``; return None for other words.
+
+    Raises:
+        UsageError: An end is missing or is a glob.
+    """
     if ".." not in word:
         return None
     begin, _, end = word.partition("..")
@@ -177,9 +184,9 @@ def parse_pair(word: str) -> Pair | None:
 
 
 def built_in(word: str, probes: Sequence[Probe]) -> tuple[Pair, ...] | None:
-    """Return the meaning of a built-in word, unless the user has a probe of that name.
+    """Return the pairs of a built-in word, unless the user has a probe of that name.
 
-    ``:gc`` is always the built-in one.
+    With a leading colon, as in ``:gc``, it is always the built-in word.
     """
     name = word.removeprefix(":")
     pairs = BUILT_IN_PAIRS.get(name)

@@ -1,4 +1,4 @@
-"""Base of every probe session: select, attach, follow processes, count losses."""
+"""The base of probe sessions: select, attach, follow processes, and count losses."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ _UNSEEN = (
 
 
 class ProbeSession(Starting, ProbeQuery):
-    """A question about probes, asked of a set of processes.
+    """A query for probes in a set of processes.
 
-    Use it as a context manager: entering attaches, leaving detaches.
-    ``refresh`` keeps up with a set that grows, about every
-    ``limits.REFRESH_SECONDS``.
-    ``cost`` is there once it is finished, where the kernel measures that.
-    ``on_wait``, if set before, gets the seconds so far while entering waits for
-    a probe, many times a second.
+    Entering the context manager attaches, and leaving it detaches. ``refresh`` updates
+    a growing set, about every ``limits.REFRESH_SECONDS``.
 
-    Raises NoSuchProbe, NoSuchTarget, NotPermitted, BpfError, UsageError.
+    Attributes:
+        cost: Cost of the hits after ``finish``; None: not measured.
+        on_wait: Called many times per second while entering waits for a probe, with
+            the seconds so far.
+
+    Raises:
+        NoSuchProbe, NoSuchTarget, NotPermitted, BpfError, UsageError
     """
 
     command = ""
@@ -113,7 +115,7 @@ class ProbeSession(Starting, ProbeQuery):
         self._have_methods_speak(probes)
         attached = self._attach_first(probes)
         if self._is_ours and not self.targets.is_at_beginning():
-            # The program ran before they could be attached to.
+            # The program ran before its probes were attached.
             self.late_probes += attached
         self._check_attached(probes)
         self.started_ns = time.time_ns()
@@ -124,7 +126,7 @@ class ProbeSession(Starting, ProbeQuery):
         self._note(attacher)
 
     def _check_words(self) -> None:
-        """Raise NoSuchProbe if a word is unknown, as root would get that error, too."""
+        """Raise NoSuchProbe for an unknown word, because root would get it, too."""
         if self._is_ours or self.options.wait:
             return
         try:
@@ -137,7 +139,7 @@ class ProbeSession(Starting, ProbeQuery):
             return  # the missing rights to use BPF are reported first
 
     def _have_methods_speak(self, probes: Mapping[int, Sequence[Probe]]) -> None:
-        """Those that were named; a glob is not worth slowing a process down."""
+        """Enable method probes that were named; a glob does not justify the cost."""
         if any(map(method_probe_arming.is_silent, self.named(unique(probes)))):
             self._arming = method_probe_arming.MethodProbeArming(
                 self.targets.alive(), self.options.confirm
@@ -162,7 +164,7 @@ class ProbeSession(Starting, ProbeQuery):
         raise NoSuchTarget("the target exited before tracing started") from problem
 
     def _note(self, attacher: Attacher) -> None:
-        """Add a note that a user should read before the answer comes."""
+        """Add notes that the user should read before the result."""
         if self.options.filter is not None:
             self.notes += time_notes(self.options.filter)
         if attacher.slow_to_detach:
@@ -185,7 +187,7 @@ class ProbeSession(Starting, ProbeQuery):
             )
 
     def _check_attached(self, probes: Mapping[int, Sequence[Probe]]) -> None:
-        """A probe that was named must be attached; one of a glob may not be."""
+        """Raise BpfError if a named probe is not attached; count other failures."""
         named = set(self.named(unique(probes)))
         for engine in self._engines:
             for probe, reason in engine.refused.items():
@@ -194,13 +196,13 @@ class ProbeSession(Starting, ProbeQuery):
                 self.not_traced += 1
 
     def _ask(self, probes: Sequence[Probe]) -> None:
-        """Before anything is done: a probe that can harm the target needs a yes."""
+        """Request confirmation for each probe that can harm the target."""
         for hazard in hazards.hazards(self.named(probes), self.limits_cost):
             require(self.options.confirm, hazard.text, hazard.hint)
             self._confirmed.add(hazard)
 
     def _allowed(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
-        """Leave out probes that can harm the target, unless that was confirmed."""
+        """Remove probes that can harm the target, unless the user confirmed them."""
         return {
             pid: [
                 probe
@@ -211,7 +213,7 @@ class ProbeSession(Starting, ProbeQuery):
         }
 
     def _scan_until_there(self) -> dict[int, list[Probe]]:
-        """Scan; with ``wait`` again and again until every word means something."""
+        """Scan the targets; with ``wait``, repeat until every word matches."""
         while True:
             probes = self._scan(self.targets.alive())
             if not probes and not self.targets.processes:
@@ -251,25 +253,26 @@ class ProbeSession(Starting, ProbeQuery):
         return found
 
     def _probes_of(self, process: Process) -> list[Probe]:
-        """Read them; those that come meanwhile are found by the next ``refresh``."""
+        """Read a process's probes; the next ``refresh`` finds later ones."""
         found = self.find(process)
         if not (self.may_grow or self._has_executed):
             return found
-        # What is learnt must be older than what is read, and names files to hold open.
+        # Learn first: the learned state must be older than the probes that are read.
+        # The first read lists the files to hold open.
         self._watcher.learn(process, found)
         return self.find(process)
 
     def find(self, process: Process) -> list[Probe]:
-        """Return the probes of a process that words can mean."""
+        """Return the probes of a process that words can match."""
         return find_probes(process, self.targets.probes)
 
     @property
     def _is_ours(self) -> bool:
-        """Did we start the target? Then it may end before it has probes."""
+        """True if we started the target, which may end before it has probes."""
         return self.targets.command is not None
 
     def _attach(self, probes: Mapping[int, Sequence[Probe]]) -> int:
-        """Attach for each process what it has; how many probes were new."""
+        """Attach to the probes of each process; return the number of new probes."""
         count = 0
         for number, engine in enumerate(self._engines):
             for pid, found in probes.items():
@@ -280,13 +283,13 @@ class ProbeSession(Starting, ProbeQuery):
 
     @property
     def probes(self) -> list[Probe]:
-        """The probes that are attached to."""
+        """The attached probes."""
         found = [w.probe for engine in self._engines for w in engine.requests]
         return list(dict.fromkeys(found))
 
     @property
     def may_grow(self) -> bool:
-        """Can probes or processes appear that belong to the answer?"""
+        """True if further probes or processes can belong to the result."""
         return (
             not self.targets.is_single
             or self.targets.command is not None
@@ -295,10 +298,10 @@ class ProbeSession(Starting, ProbeQuery):
         )
 
     def refresh(self) -> None:
-        """Take in what is new; let go of processes that ended.
+        """Attach to new probes and processes, and release ended processes.
 
-        Nothing that a target does from here on ends the session: what does not
-        fit is passed over and counted (``not_traced``).
+        Targets can no longer end the session with an error: unsuitable probes are
+        skipped and counted (``not_traced``).
         """
         alive = self.targets.alive()
         for pid in self.targets.take_ended():
@@ -321,7 +324,7 @@ class ProbeSession(Starting, ProbeQuery):
             engine.forget(pid)
 
     def _fitting(self, probes: Mapping[int, Sequence[Probe]]) -> dict[int, list[Probe]]:
-        """Return those that can be planned for, each by itself."""
+        """Return the probes that can be planned, each by itself."""
         unfit = set()
         for probe in unique(probes):
             try:
@@ -350,11 +353,11 @@ class ProbeSession(Starting, ProbeQuery):
 
     @property
     def is_over(self) -> bool:
-        """Have all targets ended?"""
+        """True if all targets have exited."""
         return not self.targets.alive()
 
     def finish(self) -> None:
-        """Detach from all; what was seen can still be read."""
+        """Detach all probes; results can still be read."""
         is_first = self._ended_ns is None
         if is_first:
             if self._meter is not None:
@@ -384,15 +387,16 @@ class ProbeSession(Starting, ProbeQuery):
 
     @property
     def ended_ns(self) -> int:
-        """Time at which counting ended; now, while it goes on."""
+        """End of counting; the current time while counting continues."""
         return self._ended_ns or time.time_ns()
 
     # --------------------------------------------------------- for each session
 
     def check_before(self) -> None:
-        """Before a program of ours starts: what would fail whatever it does.
+        """Check what can fail before we start the program.
 
-        Raises NotPermitted, BpfError, FilterError.
+        Raises:
+            NotPermitted, BpfError, FilterError
         """
         check_rights()
         if self.options.filter is not None:
@@ -401,24 +405,26 @@ class ProbeSession(Starting, ProbeQuery):
 
     @abstractmethod
     def plan(self, probes: Sequence[Probe]) -> None:
-        """Take in probes: name their series, settle operands and the filter.
+        """Plan for probes: name their series, and check operands and the filter.
 
-        Called again with each probe that comes later; raises for one that does
-        not fit.
+        It is called again for each later probe.
+
+        Raises:
+            RbtraceError: A probe is unsuitable.
         """
 
     @abstractmethod
     def make_engines(self, attacher: Attacher) -> None:
-        """Add the programs to ``_engines``, once planned."""
+        """Add the programs for the planned probes to ``_engines``."""
 
     @abstractmethod
     def requests(self, engine: int, probes: Sequence[Probe]) -> list[AttachRequest]:
-        """Return the probes of a process that engine number ``engine`` attaches to."""
+        """Return requests for a process's probes in engine number ``engine``."""
 
     # ------------------------------------------------------------------- shared
 
     def durations_flag(self, names: Sequence[str]) -> int:
-        """DURATIONS of a program whose slots hold the operands of these names."""
+        """Return DURATIONS of a program, for the names of the operands in its slots."""
         return sum(1 << i for i, name in enumerate(names) if name in self._durations)
 
     def series_number(self, name: str) -> int:
@@ -426,11 +432,11 @@ class ProbeSession(Starting, ProbeQuery):
 
     @property
     def counting_engines(self) -> Sequence[Engine]:
-        """The engines whose counters say what was seen; each event is in one."""
+        """The engines whose counters count hits; each event is in one engine."""
         return self._engines
 
     def counters(self, *which: Counter) -> dict[str, int]:
-        """The engines' counters by their names in a result, and the common ones."""
+        """Return the engines' counters by their names in a result, and common ones."""
         names = [*which, Counter.UNREADABLE, Counter.NO_ROOM]
         found = {}
         for counter in names:
@@ -453,7 +459,7 @@ class ProbeSession(Starting, ProbeQuery):
     def children_hint(
         self, counted: int, counters: Mapping[str, int]
     ) -> dict[str, int]:
-        """A counter for those who saw nothing, perhaps as it went on elsewhere."""
+        """Return a counter for an empty result: children that are not followed."""
         if counted or counters.get("filtered") or not self._untracked:
             return {}
         return {"not_followed": len(self._untracked)}

@@ -1,4 +1,4 @@
-"""Every hit, with its operands."""
+"""All hits, with their operands."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 class Trace(ProbeSession):
-    """Events in the order the kernel saw them.
+    """Events in the kernel's order.
 
-    ``events`` yields what has come; ``counters`` tells of what was lost.
+    ``events`` yields new events. ``result_counters`` reports losses.
     """
 
     command = "trace"
@@ -54,18 +54,18 @@ class Trace(ProbeSession):
         ]
 
     def events(self, seconds: float) -> Iterator[Event]:
-        """Return new events; waits up to ``seconds`` if there are none."""
+        """Yield new events; wait up to ``seconds`` for the first."""
         self._records.wait(seconds)
         for event, _ in self._records.read():
             yield event
 
     def drain(self) -> Iterator[Event]:
-        """Detach; yield what had come by then."""
+        """Detach; yield earlier events."""
         self.finish()
         yield from self.events(0.0)
 
     def result_counters(self) -> dict[str, int]:
-        """``seen`` events written, and what was not (docs/formats)."""
+        """Return the number of ``seen`` events, and of missing ones (docs/formats)."""
         found = self.counters(Counter.SEEN, Counter.LOST)
         found.pop("no_room")
         return {**found, **self.children_hint(found["seen"], found)}

@@ -19,10 +19,10 @@ _NUMBERS = (OperandType.UNKNOWN, OperandType.INTEGER, OperandType.NIL)
 
 
 class ValuesOf(Picking):
-    """The distribution of one operand, kept in the kernel.
+    """The distribution of one operand's values, recorded in the kernel.
 
-    Of a text or a truth value there is no distribution: its values are
-    counted, as ``--by`` would.
+    Strings, symbols, and booleans have no distribution: their values are counted as
+    with ``--by``.
     """
 
     command = "values"
@@ -115,7 +115,7 @@ class ValuesOf(Picking):
 
     @property
     def hint(self) -> str:
-        """Hint that nil results may belong to spans that began before the tracing."""
+        """Hint that nil results may belong to spans that began before tracing."""
         if not (self._is_result and self._nils):
             return ""
         return "a result is nil if it was not set, or its span began before tracing did"

@@ -1,4 +1,4 @@
-"""Noticing that a process has new probes, at the cost of a few reads."""
+"""Detection of new probes in a process, at the cost of a few reads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rbtrace_py.model.probes import Probe
 class Watcher:
     """The state of each process when its probes were last read.
 
-    New files show in its mappings; a probe added to an image of the gem shows
-    in the size of the image's notes, which is why images are held open.
+    New files appear in the process's mappings. A new probe in an image of the gem
+    changes the size of the image's notes, so images are held open.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Watcher:
         self._programs: dict[int, bytes] = {}
 
     def has_changed(self, process: Process) -> bool:
-        """Since ``learn``; a process that cannot be looked at has not."""
+        """Return whether it changed since ``learn``; False if it is unreadable."""
         try:
             if self._maps.get(process.pid) != executable_signature(process):
                 return True
@@ -37,14 +37,14 @@ class Watcher:
             return False
 
     def has_executed(self, process: Process) -> bool:
-        """Does it run another program than when this was first asked?"""
+        """Return whether it runs another program than at the first call."""
         program = process.program
         return bool(program) and (
             self._programs.setdefault(process.pid, program) != program
         )
 
     def learn(self, process: Process, probes: Sequence[Probe]) -> None:
-        """Remember the process as it is: read its probes anew after this."""
+        """Store the state of a process; read its probes again after this."""
         self.forget(process.pid)
         images = {p.binary.key: p.binary for p in probes if p.binary.is_image}
         try:

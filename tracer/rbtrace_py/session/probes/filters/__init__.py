@@ -4,15 +4,13 @@ A filter is parsed into a typed tree. ``ccode`` turns the tree into a C expressi
 the kernel evaluates for each event. Reports of recordings evaluate the tree in Python,
 so this package does not import ``ccode``, which needs ``bpf``.
 
-An operand is compared with a constant; ``==  !=  <  <=  >  >=`` and, for texts,
-``^=`` (begins with). ``and``, ``or``, ``not`` and parentheses join comparisons.
-An operand whose name ends in ``_ns`` is a time: ``duration > 15ms`` says the same as
-``duration_ns > 15_000_000``.
-nil is equal to ``nil`` and to nothing else, and every other comparison with it
-is false, ``!=`` too. NaN is as in Ruby: unequal to everything.
+An operand is compared with a constant by ``==  !=  <  <=  >  >=``, or, for strings, by
+``^=`` (starts with). ``and``, ``or``, ``not``, and parentheses join comparisons. An
+operand whose name ends in ``_ns`` is a time: ``duration > 15ms`` means the same as
+``duration_ns > 15_000_000``. nil only equals ``nil``. Every other comparison with nil
+is false, including ``!=``. As in Ruby, NaN does not equal any number.
 
-Nothing a user wrote, and nothing a target holds, gets into the C expression
-but as a number.
+The C expression contains text from users and targets only as numbers.
 """
 
 from rbtrace_py.session.probes.filters.evaluation import evaluate

@@ -1,4 +1,4 @@
-"""The C expression a filter becomes, evaluated in the kernel for each event."""
+"""The C expression of a filter, which the kernel evaluates for each event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from rbtrace_py.session.probes.filters.tree import (
 
 
 def float_order(bits: int) -> int:
-    """An s64 whose order is that of doubles; both zeros give 0.
+    """Return an s64 with the order of doubles; both zeros yield 0.
+
+    Args:
+        bits: The 64 bits of a double.
 
     In C: ``(s64)x < 0 ? -(s64)(x & 0x7fffffffffffffffULL) : (s64)x``.
     """
@@ -25,7 +28,7 @@ def float_order(bits: int) -> int:
 
 
 def compile_filter(tree: Filter) -> CompiledFilter:
-    """The C expression of ``tree``."""
+    """Return the C expression of ``tree``."""
     writer = _Writer()
     expression = writer.write(tree)
     return CompiledFilter(expression, tuple(writer.operands), tuple(writer.strings))
@@ -44,7 +47,7 @@ _NIL = {
 
 
 class _Writer:
-    """Writes a tree as C, numbering operands and strings as they come."""
+    """Writes a tree as C, and numbers operands and strings in order of appearance."""
 
     def __init__(self) -> None:
         self.operands: list[str] = []

@@ -1,6 +1,6 @@
 """Evaluation of a filter in Python, for events that do not come from the kernel.
 
-The C that the kernel evaluates must agree with it, and is tested against it.
+The C expression in the kernel must agree with it; tests compare both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def evaluate(tree: Filter, values: Mapping[str, Value]) -> bool:
-    """Does an event with these values pass? ``values`` has all operands named."""
+    """Return whether an event passes the filter.
+
+    Args:
+        tree: The filter.
+        values: Values of all operands that the filter names.
+    """
     if isinstance(tree, And):
         return all(evaluate(term, values) for term in tree.terms)
     if isinstance(tree, Or):

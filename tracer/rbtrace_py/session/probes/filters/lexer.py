@@ -1,4 +1,4 @@
-"""The words of a filter: names, numbers, strings and signs."""
+"""The tokens of a filter: names, numbers, strings, and operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rbtrace_py.errors import FilterError
 from rbtrace_py.session.probes.filters.tree import Constant
 
 MAX_STRING = 63
-"""Bytes of a string constant, without a NUL."""
+"""Maximum length of a string constant in bytes, without a NUL."""
 
 
 class Word(Enum):
@@ -24,9 +24,13 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``text`` is the canonical spelling of a sign; ``value`` what a literal is.
+    """A token of a filter.
 
-    is_time: a number with a unit, or a name that stands for one with ``_ns``
+    Attributes:
+        text: The canonical spelling.
+        position: Offset in the filter, in characters.
+        value: Value of a literal.
+        is_time: True for a number with a unit, or a name written without its ``_ns``.
     """
 
     word: Word
@@ -64,7 +68,7 @@ _SPELLINGS = {"&&": "and", "||": "or", "!": "not"}
 
 
 class Lexer:
-    """Cuts a text into tokens."""
+    """Splits a filter into tokens."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -172,7 +176,7 @@ class Lexer:
 
 
 def _fraction(digits: str) -> Fraction:
-    """The exact number, without building powers that cannot be times anyway."""
+    """Return the exact number; clamp exponents that are out of range for times."""
     mantissa, _, power = digits.lower().partition("e")
     exponent = max(-40, min(int(power or 0), 40))
     return Fraction(mantissa) * Fraction(10) ** exponent

@@ -1,4 +1,4 @@
-"""The grammar of filters, and which comparisons make sense."""
+"""The grammar of filters, and the rules for valid comparisons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PSEUDO_OPERANDS = ("pid", "tid")
 """Fields of every event; an operand of the same name takes precedence."""
 
 _UNLIKELY_NANOSECONDS = 10_000
-"""Spans that are shorter than this are not what anyone looks for."""
+"""Users do not search for spans below this duration in ns: a unit may be missing."""
 
 _WORDS = ("and", "or", "not", "true", "false", "nil")
 _OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "^=")
@@ -33,10 +33,18 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def parse_filter(text: str, operands: Mapping[str, OperandType | Operand]) -> Filter:
-    """The typed tree of ``text``; raises FilterError.
+    """Parse a filter.
 
-    operands: what may be named, beside ``PSEUDO_OPERANDS``. For an operand of
-    unknown type an ``Operand`` says if it is signed; a bare type does not.
+    Args:
+        text: The filter.
+        operands: Operands that it may name, besides ``PSEUDO_OPERANDS``. An operand of
+            unknown type is unsigned unless its ``Operand`` says that it is signed.
+
+    Returns:
+        The typed tree.
+
+    Raises:
+        FilterError: The filter is invalid.
     """
     kinds = dict.fromkeys(PSEUDO_OPERANDS, Kind.RAW_UNSIGNED)
     kinds.update((name, _kind_of(operand)) for name, operand in operands.items())
@@ -44,12 +52,16 @@ def parse_filter(text: str, operands: Mapping[str, OperandType | Operand]) -> Fi
 
 
 def check_syntax(text: str) -> None:
-    """Raise the FilterError that ``text`` is whatever operands there are."""
+    """Check a filter without its operands.
+
+    Raises:
+        FilterError: The filter is invalid for any operands.
+    """
     _SyntaxParser(_bounded(text), {}).parse()
 
 
 def time_notes(text: str) -> list[str]:
-    """Return notes on times without a unit that are too short to be meant so."""
+    """Return notes on times that are too short to be meant as nanoseconds."""
     notes = []
     tokens = Lexer(text).tokens()
     for left, sign, right in zip(tokens, tokens[1:], tokens[2:], strict=False):
@@ -296,7 +308,7 @@ class _Parser:
 
 
 class _SyntaxParser(_Parser):
-    """Any name may be an operand, of whatever type suits."""
+    """Accepts any name as an operand of a fitting type."""
 
     def _kind(self, name: Token) -> Kind:
         return Kind.BOOL

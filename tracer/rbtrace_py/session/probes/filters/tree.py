@@ -1,4 +1,4 @@
-"""Syntax tree of a filter: comparisons, and what joins them."""
+"""The syntax tree of a filter: comparisons and their operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Constant = int | float | bool | bytes | None
 
 
 class Kind(Enum):
-    """The way to compare an operand's 8 raw bytes."""
+    """How the 8 raw bytes of an operand are compared."""
 
     SIGNED = "an Integer"
     FLOAT = "a Float"
@@ -29,7 +29,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``operand op constant``; a constant of None is nil."""
+    """``operand op constant``; the constant None represents nil."""
 
     operand: str
     kind: Kind
