@@ -85,7 +85,7 @@ class AgentSession(Closing, Generic[Traced]):
         clock: Monotonic clock, in seconds.
 
     Attributes:
-        notes: Lines for the user; more may come until the end.
+        notes: Notes for the user, one per line; more may follow until the end.
         on_wait: Called while ``start`` waits for agents, with the seconds so far.
         late: Number of children whose first events are missing.
         hung_up: Number of processes that outlived their agent's connection.
@@ -133,7 +133,7 @@ class AgentSession(Closing, Generic[Traced]):
         began = time.monotonic()
         while not stop():
             waited = time.monotonic() - began
-            # Listed first: a list made later would drop a COMMAND that exits at once.
+            # List children first: a later list would lack a COMMAND that exits at once.
             children = filter(self.targets.has_joined, self.targets.alive())
             if self._join_chosen(waited):
                 self._join_others(children)
@@ -186,7 +186,7 @@ class AgentSession(Closing, Generic[Traced]):
         return found
 
     def _add(self, process: Process, traced: Traced, held: bool) -> None:
-        """Add a process; ``held``: it waited for tracing before it ran any code."""
+        """Add a process; ``held``: it waited for tracing before it ran its code."""
         self._live[process] = traced
         is_new = self.targets.is_ours(process) or process in self._executed
         if is_new and not held:
@@ -239,10 +239,10 @@ class AgentSession(Closing, Generic[Traced]):
             except NoAgent as error:
                 if not (waits or self.targets.follow):
                     raise
-                # Children may have agents, as workers whose parent loads little.
+                # Children may have agents: workers whose parent does not load one.
                 self._without[process] = error
             except NoSuchTarget:
-                # It has exited, which matters only if all the others have, too.
+                # Its exit only matters if all other processes have exited, too.
                 if not may_wait:
                     raise
         return not (waits and self._without)
@@ -275,7 +275,7 @@ class AgentSession(Closing, Generic[Traced]):
             left.is_given_up = True
             self._explain(left, error)
         else:
-            # It gets a last attempt, however long ago the one before was.
+            # This attempt was the last one if CHILD_SECONDS have passed.
             is_old = self._clock() - left.since >= CHILD_SECONDS
             left.is_given_up = is_old and left.is_late
 
@@ -294,7 +294,7 @@ class AgentSession(Closing, Generic[Traced]):
 
     def _explain(self, left: _Untraced, error: RbtraceError) -> None:
         pid = left.process.pid
-        # A missing agent says more than a later exit.
+        # A missing agent explains more than a later exit.
         is_new = isinstance(error, NoAgent) or pid not in self._reasons
         if is_new and (pid in self._reasons or len(self._reasons) < _MOST_REASONS):
             self._reasons[pid] = str(error)

@@ -1,4 +1,4 @@
-"""Every call of processes that have the agent, folded into call trees as it comes."""
+"""All calls of processes with the agent, folded into call trees as they arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEP_SECONDS = 0.1
 
 
 class FoldedCalls(TracedCalls[NoReturn], Session):
-    """Folded calls: ``take`` returns them all, none is passed on."""
+    """A session of folded calls: ``take`` returns them, and ``events`` is empty."""
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
         super().__init__(targets, options)
@@ -34,43 +34,44 @@ class FoldedCalls(TracedCalls[NoReturn], Session):
         return folded
 
     def advance(self, until: float, most: int | None) -> None:
-        """Take in what has come."""
+        """Fold new events."""
         for _ in self.events(max(0.0, until - time.monotonic())):
             pass
 
     def finish(self) -> None:
-        """Take the hooks out, and take in what had come by then."""
+        """Disarm the hooks, and fold earlier events."""
         for _ in self.drain():
             pass
 
     @property
     def seen(self) -> int:
-        """Calls."""
+        """Number of calls."""
         return sum(each.fold.calls for each in self._folds)
 
     @property
     def unreturned(self) -> int:
-        """Calls that were not seen to return; timed until they were last seen."""
+        """Number of calls without a return; they count until their last event."""
         return sum(each.fold.unreturned for each in self._folds)
 
     @property
     def other(self) -> int:
-        """Calls on paths for which there was no room."""
+        """Number of calls on paths that exceed the limit."""
         return sum(each.fold.other for each in self._folds)
 
     @property
     def lost(self) -> int:
-        """Events; of those at the very end no record tells."""
+        """Number of lost events; the last ones appear only in the agent's counters."""
         reported = sum(each.fold.lost for each in self._folds)
         return max(reported, self.counters().get("lost", 0))
 
     def take(
         self, statistics: Statistics, calls: StackCounts | None = None
     ) -> StackCounts:
-        """Return what was folded since the last call, as stacks.
+        """Return the calls folded since the last call, as stacks.
 
-        statistics: ``unit`` says whether they weigh their own time or their calls
-        calls: gets the same stacks with how many calls there were
+        Args:
+            statistics: Its ``unit`` selects the weight: ``ns`` of own time, or calls.
+            calls: Receives the same stacks with their numbers of calls.
         """
         counts = StackCounts(statistics)
         for each in self._folds:
@@ -79,7 +80,7 @@ class FoldedCalls(TracedCalls[NoReturn], Session):
 
 
 class _Folded(TracedProcess[NoReturn]):
-    """A process's."""
+    """The folded calls of one process."""
 
     def __init__(self, pid: int, armed: Armed) -> None:
         super().__init__(pid, armed)

@@ -1,4 +1,4 @@
-"""Calls of processes that have the agent, one by one as they happen."""
+"""Single calls of processes with the agent, as they happen."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ LEAST_RECORDS = 256
 """The agent's minimum."""
 LEAST_STREAMS, MOST_STREAMS = 16, 4096
 MOST_MEMORY = 1 << 30
-"""Bytes of all rings of a process."""
+"""Maximum bytes of all rings of a process."""
 _SHARE = 8
-"""The rings get one part in _SHARE of the memory that the target's limit leaves."""
+"""The rings get 1/_SHARE of the memory that the target's limit leaves."""
 __all__ = ["Calls", "CallsEnd", "CallsOptions", "TracedCalls", "TracedProcess"]
 
 _POLL_SECONDS = 0.02
@@ -53,7 +53,7 @@ class CallsOptions(HookOptions):
 
     Attributes:
         gc: Also trace garbage collections.
-        slow_ns: Only calls that take at least so many nanoseconds.
+        slow_ns: Only trace calls that take at least this many nanoseconds.
         cpu: ``slow_ns`` is CPU time of the thread.
         seconds: Time limit for arming.
         ring_records: Size of each stack's buffer in events, a power of two.
@@ -126,7 +126,7 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
         return self._names.known
 
     def ask_threads(self) -> None:
-        """Learn the names of new threads, unless that was done just now."""
+        """Request the names of new threads, unless that was done just now."""
         self._names.learn_again(
             (process.pid, each.armed) for process, each in self._live.items()
         )
@@ -177,7 +177,7 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
         self._note_untraced()
 
     def ends(self) -> list[CallsEnd]:
-        """Return the reports on the processes that are not traced any more."""
+        """Return the reports on processes that are no longer traced."""
         return list(self._ended)
 
     def counters(self) -> dict[str, int]:
@@ -197,8 +197,8 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
             self._switches = None
 
     def _watch_switches(self) -> None:
-        """Before hooks are registered: it takes a tenth of a second."""
-        # Who records nothing needs no BPF.
+        """Start before hooks are registered, because this takes a tenth of a second."""
+        # Import late: only recordings need BPF.
         from rbtrace_py.bpf.context_switches import ContextSwitches
 
         try:
@@ -221,7 +221,7 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
             )
 
     def _arm(self, process: Process) -> Armed:
-        """Arm the hook; record context switches from before its first call on."""
+        """Arm the hook; start recording context switches before its first call."""
         switches = self._switches
 
         def watch(hello: Map) -> None:

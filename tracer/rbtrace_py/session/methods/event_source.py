@@ -1,8 +1,8 @@
-"""Event source for methods, collections, exceptions and objects: agent or Ruby.
+"""Event source for methods, collections, exceptions, and objects: agent or probes.
 
-The agent's hook sees more and costs less, where it was loaded. Ruby's own probes are
-there without it where Ruby was built with them; those of methods are silent since
-Ruby 2.5 until something in the process asks for them.
+If the agent is loaded, its hook reports more and costs less. Ruby's own probes need no
+agent, if Ruby was built with them. Since Ruby 2.5, its method probes are silent until
+something in the process enables them.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ PROBES: dict[tuple[str, str], str] = {
     ("count", "object"): "ruby:object__create",
     ("trace", "raise"): "ruby:raise",
 }
-"""What Ruby's own probes have for a word of a command."""
+"""Ruby's own probes for each command and word."""
 
 _NOT_TRACED = {
     "method": "method calls have a command of their own",
     "object": "new objects can be counted, but not traced",
     "gc": "collections can be counted and timed, but not traced",
 }
-"""Why ``trace`` does not take a word."""
+"""Reasons why ``trace`` does not support a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Source of the events that a command asks for.
+    """Source of the events that a command requests.
 
-    is_agent: the hooks; else probes
-    words: for it
-    notes: what to tell a user about the choice
+    Attributes:
+        is_agent: True for the agent's hook, False for probes.
+        words: Words for the source.
+        notes: Notes for the user about the choice.
     """
 
     is_agent: bool
@@ -64,13 +65,21 @@ def choose(
     selecting: str = "",
     by: str | None = None,
 ) -> EventSource:
-    """Choose the source for ``words`` of ``command``; via: agent, probes or auto.
+    """Choose the event source of a command.
 
-    waits: for an agent that is not there yet, where nobody else tells
-    selecting: the option that says which methods, and that only the agent takes
-    by: what to group by
-    Raises UsageError for words that take both, or that cannot be told of or grouped
-    so; NoAgent where there is nobody.
+    Args:
+        targets: The processes.
+        command: ``latency``, ``count``, or ``trace``.
+        words: Words of the command.
+        via: ``agent``, ``probes``, or ``auto``.
+        waits: Wait for an agent that is not loaded yet if probes cannot replace it.
+        selecting: Option that selects methods, which only the agent supports.
+        by: Key to group by.
+
+    Raises:
+        UsageError: The words need both sources, or do not support the command or the
+            grouping.
+        NoAgent: A process has neither the agent nor suitable probes.
     """
     if selecting:
         via = _the_agent(via, selecting)
@@ -90,7 +99,7 @@ def choose(
             if selecting
             else "Use two commands",
         )
-    # Only who needs the agent waits for it.
+    # Wait for the agent only if it is required.
     waits = (waits or targets.command is not None) and not _can_do_without(names)
     needs_agents = not _can_do_without(names)
     if via == "agent" or (
@@ -105,7 +114,7 @@ def choose(
 
 
 def _the_agent(via: str, selecting: str) -> str:
-    """Return the only source for a selection; raise UsageError for another."""
+    """Return the only source for a selection; raise UsageError for ``probes``."""
     if via == "probes":
         raise UsageError(
             f"{selecting} needs the agent's hook; Ruby's built-in probes do not"
@@ -116,8 +125,8 @@ def _the_agent(via: str, selecting: str) -> str:
 
 
 def _check_traced(words: Sequence[str], targets: Targets, waits: bool) -> None:
-    """Raise UsageError for what other commands tell of, and no probe is called."""
-    # It may yet come where that is waited for.
+    """Raise UsageError for words that belong to other commands, unless probes match."""
+    # With a wait, a probe of that name may be defined later.
     may_come = waits or targets.command is not None
     for word in words:
         name = word.removeprefix(":")
@@ -131,7 +140,7 @@ def _check_traced(words: Sequence[str], targets: Targets, waits: bool) -> None:
 
 
 def _check_grouping(command: str, names: Sequence[str], by: str | None) -> None:
-    """Raise UsageError for what the hook does not know; the hint says who does."""
+    """Raise UsageError if the hook cannot group so; the hint names an alternative."""
     if by in (None, "class", "pid"):
         return
     for name in names:
@@ -150,7 +159,7 @@ def _check_grouping(command: str, names: Sequence[str], by: str | None) -> None:
 
 
 def _is_ours(word: str, command: str, targets: Targets) -> bool:
-    """Is it one of our words, and no user's probe?"""
+    """Return whether a word is one of our words, and not a user's probe."""
     name = word.removeprefix(":")
     if name not in KINDS or (command == "trace" and name != "raise"):
         return False
@@ -160,7 +169,7 @@ def _is_ours(word: str, command: str, targets: Targets) -> bool:
 
 
 def _is_users(name: str, targets: Targets) -> bool:
-    """Has the program a probe of that name?"""
+    """Return whether the program has a probe of that name."""
     return any(
         select.pick(name, _users_probes(process, targets))
         for process in targets.chosen()
@@ -188,7 +197,7 @@ def _probes_alone(words: Sequence[str], via: str) -> EventSource:
 def _from_probes(
     command: str, words: Sequence[str], ours: Sequence[str]
 ) -> EventSource:
-    """The words with ours replaced by what Ruby's own probes have."""
+    """Return the words; replace our words by Ruby's own probes."""
     found = []
     for word in words:
         probe = PROBES.get((command, word.removeprefix(":")))
@@ -197,23 +206,24 @@ def _from_probes(
         found.append(probe if word in ours and probe else word)
     names = [word.removeprefix(":") for word in ours]
     note = f"{', '.join(names)}: from Ruby's built-in probes"
-    # insns.def: newarray, newhash, and strings have probes of their own.
+    # In insns.def, newarray, newhash, and strings have their own probes.
     if "object" in names:
         note += "; object leaves out strings, arrays, and hashes from literals"
     return EventSource(False, tuple(found), (note,))
 
 
 def _can_do_without(names: Sequence[str]) -> bool:
-    """Have Ruby's probes as much to say of it?"""
+    """Return whether Ruby's probes report as much as the agent."""
     return not {"method", "object"} & set(names)
 
 
 def _have_agents(targets: Targets, needs_agents: bool) -> bool:
-    """Have all that were named an agent? One that may be left out needs none.
+    """Return whether all required processes have an agent.
 
-    needs_agents: nobody else tells of it
+    With ``needs_agents``, probes cannot replace the agent. If children are followed as
+    well, one process with an agent is enough.
     """
-    # A program of ours has not begun, and is not begun for this.
+    # A program that we will start does not run yet.
     if targets.command is not None:
         return False
     if targets.follow and needs_agents:
@@ -235,7 +245,7 @@ def _agent_error(process: Process) -> RbtraceError | None:
 
 
 def _check_probes(targets: Targets, names: Sequence[str], words: Sequence[str]) -> None:
-    """Without the agent: raise NoAgent where Ruby's probes are no help either."""
+    """Without the agent, raise NoAgent if Ruby's probes are insufficient, too."""
     if targets.command is not None:
         return
     for process in targets.chosen():

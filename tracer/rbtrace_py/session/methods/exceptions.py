@@ -1,8 +1,8 @@
-"""``trace PID raise``: every exception as it is raised, from within the process.
+"""``trace PID raise``: every exception as it is raised, from inside the process.
 
-The agent runs our code, with a TracePoint of the one event that costs nothing while
-the program raises nothing. A thread that raises an exception only stores the object.
-The agent's own thread formats the texts.
+The agent runs our code, with a TracePoint of an event that costs nothing while the
+program raises nothing. A thread that raises an exception only stores the object. The
+agent's own thread formats the strings.
 """
 
 from __future__ import annotations

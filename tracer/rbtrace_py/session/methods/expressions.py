@@ -1,6 +1,6 @@
-"""A list of Ruby expressions in parentheses, taken apart at its own commas.
+"""Splits a list of Ruby expressions in parentheses at its own commas.
 
-Only brackets and quotes are looked at; whether an expression is Ruby, Ruby says.
+This module only considers brackets and quotes. Ruby itself checks the expressions.
 """
 
 from __future__ import annotations
@@ -11,22 +11,30 @@ from itertools import pairwise
 
 MOST = 16
 MAX_BYTES = 1024
-"""Of expressions of a selector, and of one of them, that the agent takes."""
+"""The agent's limits: expressions per selector, and bytes per expression."""
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 _QUOTES = "\"'`"
 _LITERALS = (*_QUOTES, "/")
 _BEFORE_REGEXP = re.compile(r"(?:^|[(\[{,=~!|&?:;<>+*-])\s*\Z")
-"""What a slash follows that begins a regular expression and is no division."""
+"""Text before a slash that starts a regular expression, not a division."""
 
 
 class BadExpressions(ValueError):
-    """The reason why a text is no list of expressions."""
+    """The reason why a string is not a list of expressions."""
 
 
 def split_expressions(text: str, start: int = 0) -> tuple[tuple[str, ...], int]:
-    """Those of the list whose ``(`` is at ``start``, and where it ends.
+    """Split a list of expressions.
 
-    Each once. Raises BadExpressions.
+    Args:
+        text: A string with the list.
+        start: Offset of the list's ``(``.
+
+    Returns:
+        The expressions without duplicates, and the offset after the list.
+
+    Raises:
+        BadExpressions: The list is invalid.
     """
     *commas, end = _borders(text, start)
     places = [start, *commas, end]
@@ -42,7 +50,7 @@ def split_expressions(text: str, start: int = 0) -> tuple[tuple[str, ...], int]:
 
 
 def _borders(text: str, start: int) -> Iterator[int]:
-    """Return where the outermost commas are, and the bracket that closes the list."""
+    """Yield the offsets of the outermost commas and of the closing bracket."""
     open_: list[str] = []
     at = start
     while at < len(text):
@@ -57,9 +65,9 @@ def _borders(text: str, start: int) -> Iterator[int]:
 
 
 def _step(text: str, at: int, start: int, open_: list[str]) -> tuple[int, bool]:
-    """Take in a character; how many to go on by, and whether it is a border.
+    """Process a character; return the number to advance, and whether it is a border.
 
-    open_: what closes what is open, innermost last
+    ``open_`` has the closers of the open brackets and quotes, the innermost last.
     """
     character = text[at]
     inner = open_[-1] if open_ else ""
@@ -80,7 +88,7 @@ def _step(text: str, at: int, start: int, open_: list[str]) -> tuple[int, bool]:
 
 
 def _quoted(text: str, at: int, open_: list[str]) -> int:
-    """Return the next state within quotes."""
+    """Process a character in quotes; return the number to advance."""
     quote = open_[-1]
     if text[at] == "\\":
         return 2

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rbtrace_py.agent.arming import Armed, Selector
 
 _NAME = 512
-"""Characters of a name that are shown."""
+"""Maximum number of characters of a name in a note."""
 _MOST_NAMES = 3
 
 
@@ -60,16 +60,17 @@ def _words(selectors: Iterable[Selector]) -> list[str]:
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names and the number of further names."""
     more = len(names) - _MOST_NAMES
     text = ", ".join(names[:_MOST_NAMES])
     return f"{text} and {more:,} more" if more > 0 else text
 
 
 def c_calls_hint(natives: Iterable[bool | None]) -> str:
-    """Return the advice to see C functions too; empty where that cannot help.
+    """Return the hint to use --c-calls, or an empty string if it cannot help.
 
-    natives: ``Armed.native`` of each process
+    Args:
+        natives: ``Armed.native`` of each process.
     """
     if all(native is False for native in natives):
         return ""
@@ -89,7 +90,7 @@ def _near(armed: Armed) -> list[str]:
 
 
 def _close(owner: str, name: str, near: Sequence[str]) -> list[str]:
-    """Methods of that owner with such a name; else of owners with such a name."""
+    """Return similar methods of the owner, or else of similar owners."""
     own = {one.removeprefix(owner): one for one in near if one.startswith(owner)}
     names = difflib.get_close_matches(name, own, 3, 0.6)
     others = [one for one in near if one not in own.values()]

@@ -1,8 +1,8 @@
 """Offsets of the frame fields that the agent's hook reads.
 
-With these the hook reads a method's class and name itself, and says whose stack it is;
-without, it asks Ruby, which takes longer. It compares its first answers with Ruby's
-own, and gives the offsets up if they differ (docs/agent/arming.md).
+With them, the hook reads a method's class and name itself, and identifies the stack.
+Without them, it calls Ruby, which is slower. It compares its first results with Ruby's,
+and stops using the offsets if they differ (docs/agent/arming.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rbtrace_py.rubyvm.layout import Layout
 
 
 def hook_offsets(process: Process) -> dict[str, int] | None:
-    """The argument ``offsets`` of ``arm``, None where the layout is not trusted."""
+    """Return the argument ``offsets`` of ``arm``; None: the layout is not trusted."""
     try:
         return offsets_of(attach(process).layout)
     except (RbtraceError, OSError):
@@ -22,7 +22,7 @@ def hook_offsets(process: Process) -> dict[str, int] | None:
 
 
 def offsets_of(layout: Layout) -> dict[str, int] | None:
-    """By docs/agent/arming.md's names; None for a Ruby whose frames are otherwise."""
+    """Return the offsets of docs/agent/arming.md; None: this Ruby's frames differ."""
     offsets, traits = layout.offsets, layout.traits
     if not (traits.flags_in_ep and traits.method_in_ep):
         return None

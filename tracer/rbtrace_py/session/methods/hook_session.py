@@ -41,7 +41,7 @@ class HookOptions(AgentOptions):
 
 
 class HasHook(Protocol):
-    """A process's part of a session."""
+    """The data of one process in a session."""
 
     armed: Armed
 
@@ -50,7 +50,7 @@ Hooked = TypeVar("Hooked", bound=HasHook)
 
 
 class HookSession(AgentSession[Hooked]):
-    """A session whose agents arm the hook, as ``_request`` of a subclass asks."""
+    """A session whose agents arm the hook according to ``_request`` of a subclass."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class HookSession(AgentSession[Hooked]):
         before: Callable[[Map], None] = lambda hello: None,
         seconds: float = ARM_SECONDS,
     ) -> Armed:
-        """Arm the hook of a process; the arguments are those of ``Armed``."""
-        # A program that has yet to execute Ruby has no offsets.
+        """Arm the hook of a process; for the arguments, see ``Armed``."""
+        # A program that has not executed Ruby yet has no offsets.
         connect(process).close()
         what = self._request(process)
         if what.methods:
@@ -85,16 +85,16 @@ class HookSession(AgentSession[Hooked]):
         return armed
 
     def _confirm(self, what: ArmRequest, hello: Map, why_all: str = "") -> None:
-        """Confirm what is irreversible before it is done; raise NotConfirmed."""
+        """Confirm irreversible actions in advance; raise NotConfirmed."""
         if what.methods:
             # A COMMAND is held before it defines its methods.
             why_all = "" if self.targets.command else why_all
             self._confirmation.ask(what_stays(hello, what.c_calls, why_all))
 
     def _listen(self, seconds: float) -> bool:
-        """Receive what agents report, as exits; wait up to ``seconds`` for the first.
+        """Receive reports of agents, such as exits.
 
-        Return whether there was something.
+        Wait up to ``seconds`` for the first. Return whether a report was received.
         """
         hooks = (hooked.armed for hooked in self._live.values())
         ready = readable([armed for armed in hooks if armed.ended is None], seconds)

@@ -1,7 +1,7 @@
-"""Methods that belong together, by the names that ``-c`` takes.
+"""Predefined sets of methods, by the names that ``-c`` accepts.
 
-Chosen so that each shows what a library spends its time on: where it waits for another
-machine, and where it hands over to the program.
+Each set shows how a library spends its time: the methods that wait for another machine,
+and the methods that call the program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every call of processes that have the agent, for a recording: records as they are."""
+"""All calls of processes with the agent, as unchanged records for a recording."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rbtrace_py.session.methods.calls import TracedCalls
 from rbtrace_py.session.methods.traced_process import TracedProcess, hooked
 
 _LOOK_SECONDS = 1.0
-"""Between two looks at the hook's clock, and at what was lost."""
+"""Seconds between two reads of the hook's clock and of the number of lost events."""
 _BEHIND = 4
-"""A ring is read again at once where one part of so many of it was full."""
+"""A ring is read again at once if at least 1/_BEHIND of it was full."""
 
 _IS_RETURN = bytes(k in (CallKind.RETURN, CallKind.C_RETURN) for k in range(256))
 _IS_ORPHAN = bytes(bool(flags & CALL_ORPHAN) for flags in range(256))
-"""Of each kind, and of each value of flags, 1 or 0."""
+"""1 or 0 for each kind, and for each value of the flags."""
 
 
 class RecordedCalls(TracedCalls[RecordedStep]):
-    """Steps of all processes, to be written down."""
+    """A session of the steps of all processes, for a recording."""
 
     def trace(self, pid: int, armed: Armed) -> RecordedProcess:
         return RecordedProcess(pid, armed)
 
 
 class RecordedProcess(TracedProcess[RecordedStep]):
-    """A process whose records are written down as they are."""
+    """A process whose records are written without changes."""
 
     def __init__(self, pid: int, armed: Armed) -> None:
         super().__init__(pid, armed)
@@ -61,7 +61,7 @@ class RecordedProcess(TracedProcess[RecordedStep]):
             yield self._told(step, clock, has_looked)
 
     def learn(self) -> None:
-        """Ask for the names of what is in the records by now: a kill loses none."""
+        """Request the names in the records so far, so that a kill loses none."""
         is_there = not self._is_stopped and self.armed.ended is None
         if is_there and self.armed.counters().methods > len(self.armed.names):
             self.armed.learn()
@@ -84,7 +84,7 @@ class RecordedProcess(TracedProcess[RecordedStep]):
         return True
 
     def _clock(self) -> tuple[int, int] | None:
-        """The hook's clock now; None if its rate is known."""
+        """Read the hook's clock; return None if its rate is known."""
         if self.armed.shared.header.clock is TicksOf.MONOTONIC:
             return None
         pair = self.armed.look_at_clock()
@@ -114,7 +114,7 @@ class RecordedProcess(TracedProcess[RecordedStep]):
         )
 
     def _returned(self, parts: list[tuple[int, bytes]]) -> int:
-        """Return how many calls ended that had begun when the hook was there."""
+        """Return the number of calls that ended and had begun after arming."""
         size = self.armed.shared.record_size
         found = 0
         for _, data in parts:

@@ -1,6 +1,6 @@
-"""Words that choose methods: ``sleep``, ``String#gsub``, ``Process.pid``, ``Dir.``.
+"""Selectors of methods: ``sleep``, ``String#gsub``, ``Process.pid``, ``Dir.``.
 
-And with expressions, ``String#gsub(self, @text)``, whose values are asked for.
+A selector may have expressions to evaluate: ``String#gsub(self, @text)``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rbtrace_py.session.methods.expressions import BadExpressions, split_express
 from rbtrace_py.session.methods.method_sets import METHOD_SETS
 
 MOST = 1024
-"""Selectors that the agent takes."""
+"""Maximum number of selectors that the agent accepts."""
 _MAX_BYTES = 1024
 _MAX_FILE = 1 << 20
 _OWNER = r"[^\W\d]\w*(?:::[^\W\d]\w*)*"
@@ -37,9 +37,14 @@ _FORMS = (
 
 
 def parse_selector(text: str, shows_values: bool = True) -> Selector:
-    """Parse a selector; raises UsageError.
+    """Parse a selector.
 
-    shows_values: may it have expressions?
+    Args:
+        text: The selector.
+        shows_values: Accept expressions.
+
+    Raises:
+        UsageError: The selector is invalid.
     """
     word, bracket, _ = text.partition("(")
     if bracket and not shows_values:
@@ -83,7 +88,13 @@ def selectors_of(
 ) -> list[Selector]:
     """Return the selectors of words, and of predefined sets or files of such words.
 
-    Raises UsageError; also for expressions, unless their values are shown.
+    Args:
+        words: Selectors.
+        sets: Names of predefined sets, or paths of files.
+        shows_values: Accept expressions.
+
+    Raises:
+        UsageError: A selector is invalid, a file is unreadable, or there are too many.
     """
     found = [parse_selector(word, shows_values) for word in words]
     for name in sets:
@@ -112,7 +123,7 @@ def _of_set(name: str) -> list[Selector]:
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """Its selectors with their line numbers; ``#`` begins a comment after a space."""
+    """Yield selectors with their line numbers; `` #`` starts a comment."""
     try:
         with Path(path).open("rb") as file:
             text = file.read(_MAX_FILE).decode()
@@ -126,14 +137,14 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         word = _COMMENT.sub("", line).strip()
         if "(" in word:
-            # In an expression it is none.
+            # Inside an expression, # does not start a comment.
             word = _word_of(line)
         if word:
             yield number, word
 
 
 def _word_of(line: str) -> str:
-    """Return the part of a line that is a selector with expressions, right or wrong."""
+    """Return the part of a line that is a (maybe invalid) selector with expressions."""
     try:
         end = split_expressions(line, line.index("("))[1]
     except BadExpressions:

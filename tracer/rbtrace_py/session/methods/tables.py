@@ -57,8 +57,8 @@ class MethodOptions(HookOptions):
 class Methods(HookSession["_HookedProcess"], CountingSession):
     """A session that counts and times calls, collections, exceptions, or objects.
 
-    Entering arms the hooks, and leaving disarms them. ``snapshot`` is the answer so
-    far, also after the processes have exited.
+    Entering arms the hooks, and leaving disarms them. ``snapshot`` is the current
+    result, also after the processes have exited.
 
     Args:
         command: ``latency`` or ``count``.
@@ -148,7 +148,7 @@ class Methods(HookSession["_HookedProcess"], CountingSession):
             self.refresh()
 
     def finish(self) -> None:
-        """Disarm the hooks; the answer can still be read.
+        """Disarm the hooks; the result can still be read.
 
         Raises:
             HookMismatch: A hook had disarmed itself.
@@ -192,7 +192,7 @@ class Methods(HookSession["_HookedProcess"], CountingSession):
 
     @property
     def hint(self) -> str:
-        """Hint for a user who sees no result; or empty."""
+        """Hint for a user without results, or an empty string."""
         if self._has_rows or not self.options.select or self.options.c_calls:
             return ""
         return f"no matching call was seen{c_calls_hint(self._natives)}"
@@ -227,7 +227,7 @@ class _HookedProcess:
         self._rows: dict[int, tuple[Counted, MethodRow]] = {}
 
     def rows(self, is_timed: bool) -> list[MethodRow]:
-        """Return the rows as they are now."""
+        """Return the current rows."""
         return [self._row(each) for each in self._tables.read(is_timed)]
 
     def _row(self, counted: Counted) -> MethodRow:

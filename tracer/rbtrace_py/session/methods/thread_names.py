@@ -10,20 +10,24 @@ from rbtrace_py.agent.arming import Armed
 from rbtrace_py.aggregate.calls import Thread
 
 _ASK_SECONDS = 0.1
-"""Between two questions."""
+"""Minimum seconds between two requests."""
 _MOST_ENDED = 1 << 16
-"""Threads that may have ended, whose names are kept; a recorder runs for days."""
+"""Maximum number of kept names of threads that may have ended."""
 
 
 class ThreadNames:
-    """known: of the threads last heard of; "" for those without a name."""
+    """The names of threads.
+
+    Attributes:
+        known: Names by thread; "" for a thread without a name.
+    """
 
     def __init__(self) -> None:
         self.known: dict[Thread, str] = {}
         self._asked = -math.inf
 
     def learn(self, pid: int, armed: Armed) -> None:
-        """Ask a process's agent for those that it has now."""
+        """Request the names of a process's current threads from its agent."""
         found = {(pid, tid): name for tid, name in armed.threads().items()}
         ended = [each for each in self.known if each not in found]
         for each in ended[: max(0, len(self.known) - _MOST_ENDED)]:
@@ -31,7 +35,7 @@ class ThreadNames:
         self.known.update(found)
 
     def learn_again(self, armed: Iterable[tuple[int, Armed]]) -> None:
-        """Learn the names again of processes that go on; at most now and then."""
+        """Request the names of live processes' threads again, but not too often."""
         if time.monotonic() - self._asked < _ASK_SECONDS:
             return
         for pid, each in armed:

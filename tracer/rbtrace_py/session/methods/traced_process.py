@@ -1,4 +1,4 @@
-"""A process whose method hook is registered, and what its rings tell."""
+"""A process whose method hook is armed, and the events in its rings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CONDITIONS = {
 
 
 class BrokenRecords(BrokenAgent):
-    """One process's agent wrote into its memory what cannot be: ``why``."""
+    """The agent of one process wrote invalid records: ``why``."""
 
     def __init__(self, pid: int, why: BrokenAgent) -> None:
         super().__init__(f"process {pid}: {why}", why.hint)
@@ -40,12 +40,14 @@ class BrokenRecords(BrokenAgent):
 
 @dataclass(frozen=True, slots=True)
 class CallsEnd:
-    """The report on a process when it is over.
+    """The final report on a process.
 
-    counters: by docs/formats's names; 0 where there is nothing to say
-    stays: what is not as it was before, in words
-    notes: what was not as it should be, in words
-    problem: why it ended, if nobody wished it; None also for a process that ended
+    Attributes:
+        pid: The process.
+        counters: Counters by their names in docs/formats.
+        stays: Lasting changes to the process, in words.
+        notes: Problems, in words.
+        problem: Why tracing ended early; None if we ended it or the process exited.
     """
 
     pid: int
@@ -59,9 +61,10 @@ Told = TypeVar("Told")
 
 
 class TracedProcess(ABC, Generic[Told]):
-    """A process whose hook is registered; of its rings it tells ``Told``.
+    """A process whose hook is armed. Its rings yield items of type ``Told``.
 
-    is_behind: there is more to be read at once
+    Attributes:
+        is_behind: More events can be read at once.
     """
 
     is_behind = False
@@ -75,44 +78,47 @@ class TracedProcess(ABC, Generic[Told]):
 
     @abstractmethod
     def step(self) -> Iterator[Told]:
-        """Yield what has come."""
+        """Yield new events."""
 
     @abstractmethod
     def rest(self) -> Iterator[Told]:
-        """Yield the last of it: no more comes, and what is open stays so."""
+        """Yield the last events. No more follow, and open calls stay open."""
 
     def stopped(self, until: int) -> None:
-        """The hook is out: what is later than ``until`` (ticks) is to be left out, for
-        it has perhaps no names any more."""
+        """Handle disarming: skip events after ``until`` (ticks).
+
+        Their names may be missing.
+        """
 
     def learn(self) -> None:
-        """Ask for names now and then, while the hook is there."""
+        """Request new names, but not too often, while the hook is armed."""
         if not self._is_stopped:
             self.armed.keep_learning()
 
     def waiting(self) -> int:
-        """Events that have come and were not told yet."""
+        """Return the number of events that were not yielded yet."""
         return self._ring.waiting()
 
     def drop(self, is_lost: bool) -> None:
-        """Take the hook out; what is not told yet will not be.
+        """Disarm the hook, and drop the remaining events.
 
-        is_lost: it counts as such
+        Args:
+            is_lost: Count them as lost.
         """
         self.stop()
         self._given_up += self.waiting() if is_lost else 0
 
     def stop(self) -> None:
-        """Take the hook out once; leave out the calls made meanwhile."""
+        """Disarm the hook once; skip calls made meanwhile."""
         if not self._is_stopped:
             until = self._stop()
             if until is not None:
                 self.stopped(until)
 
     def finish(self) -> Iterator[Told]:
-        """Take the hook out; what had happened by then."""
+        """Disarm the hook; yield earlier events."""
         self.stop()
-        # A process that lies might go on for ever.
+        # A broken process might send events forever.
         left = self._ring.waiting()
         try:
             while left > 0:
@@ -127,7 +133,7 @@ class TracedProcess(ABC, Generic[Told]):
         yield from self.rest()
 
     def give_up(self, error: BrokenAgent) -> Iterator[Told]:
-        """End it, as its agent wrote what cannot be; yield what had come before."""
+        """End tracing because of invalid records; yield earlier events."""
         self.armed.ended = BrokenRecords(self.pid, error)
         with suppress(BrokenAgent):
             yield from self.rest()
@@ -163,7 +169,7 @@ class TracedProcess(ABC, Generic[Told]):
         return CallsEnd(self.pid, counters, self.armed.overhead, notes, problem)
 
     def _stop(self) -> int | None:
-        """Take the hook out; what is later (ticks) has perhaps no names any more."""
+        """Disarm the hook; return the time (ticks) after which names may be missing."""
         self._is_stopped = True
         if self.armed.ended is not None:
             return None
@@ -176,7 +182,7 @@ class TracedProcess(ABC, Generic[Told]):
 
 
 class ToldProcess(TracedProcess[ReportedCall]):
-    """A process whose calls are told one by one."""
+    """A process whose calls are yielded one by one."""
 
     def __init__(self, pid: int, armed: Armed, has_cpu: bool) -> None:
         super().__init__(pid, armed)
@@ -200,7 +206,7 @@ class ToldProcess(TracedProcess[ReportedCall]):
 
 
 def hooked(pid: int, armed: Armed, has_cpu: bool = False) -> HookedProcess:
-    """Return the facts without which its rings cannot be read."""
+    """Return the data that is needed to read a process's rings."""
     return HookedProcess(
         pid,
         armed.scale,
