@@ -1,1 +1,1 @@
-"""The agent inside a process: put there, taken out, and what it runs and reports."""
+"""The agent inside a process: loading, detaching, code that it runs, and reports."""

@@ -1,4 +1,4 @@
-"""Code that runs in a process, by its agent, for as long as we listen to it."""
+"""Code that the agent of a process runs while we listen."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rbtrace_py.linux.process import Process
 
 Record = tuple[bytes, ...]
 GAP: Record = ()
-"""Comes where the code's time was over and it was run again: what it did between the
-two, and had not written, is not known."""
+"""Replaces records that may be missing: the code's time limit ended, and it was run
+again. Its events in between, and its unwritten records, are unknown."""
 
 MAX_FIELDS = 256
 MAX_FIELD = 1 << 16
 MAX_RECORD = 1 << 20
-"""Bytes of all fields of a record."""
+"""Maximum bytes of all fields of a record."""
 _WAITING_BYTES = 8 << 20
 _LIMIT_MS = 3_600_000
 _WAITING = 4096
 _GRACE = 10
 _SLICE = 0.02
-# As a method's, its local variables are not the program's at top level.
+# In a method, its local variables do not become top-level variables of the program.
 _ALONE = """
 ::Module.new do
   def self.run
@@ -42,19 +42,19 @@ _STOP = "Thread.list.each {{ |t| t.thread_variable_get({})&.push(nil) }}"
 
 
 def has_other_ractors(hello: Map) -> bool:
-    """Has the process Ractors beside the main one? By its agent's hello."""
+    """Return whether the agent's hello reports Ractors besides the main one."""
     ractors = hello.get("ractors")
     return isinstance(ractors, int) and ractors > 1
 
 
 class Records:
-    """Texts as the code writes them: how many, and of each its length and bytes."""
+    """Parses records: a number of fields, and the length and bytes of each field."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[Record]:
-        """The records that are whole now; raises BrokenAgent for what is none."""
+        """Return the records that are complete now; raise BrokenAgent if malformed."""
         self._data += data
         found = []
         while (record := self._next()) is not None:
@@ -87,20 +87,31 @@ class Records:
 
 
 class AgentTask(Closing):
-    """Runs ``code`` in ``process``; what it writes comes as records.
+    """Runs code in a process, and receives the records that it writes.
 
-    It writes to the IO in its thread's variable ``:rbtrace_stdout``: $stdout stays
-    the program's. The first record says that it has begun; of each later run, as
-    none goes on for longer than an hour, there is GAP instead. When we close, or are
-    killed, the agent kills the code's thread, which has to undo what it did
-    (``Tracepoint::Agent.undoing``, so that it is undone in children too). ``%(queue)s``
-    in the code is a symbol of its thread's variable for a queue: it ends by itself,
-    and has written all by then, when it takes nil from that.
+    The code writes to the IO in its thread's variable ``:rbtrace_stdout``; $stdout
+    still belongs to the program. The first record reports that the code has started. A
+    run lasts for at most one hour. The first record of each later run becomes GAP. When
+    we close the task or are killed, the agent kills the code's thread. The code must
+    then undo its effects (with ``Tracepoint::Agent.undoing``, so that they are undone
+    in children, too). In the code, ``%(queue)s`` is a symbol of a thread variable, in
+    which the code stores a queue. When the code takes nil from the queue, it must
+    write all remaining records and end.
 
-    first: the record that said so
-    ended: why no more comes, None while it goes on, or where the code has ended
-    has_other_ractors: whether there were any at the beginning, or are at the end
-    Raises what Agent does, and BrokenAgent where the code does not begin.
+    Args:
+        process: The process.
+        code: The Ruby code.
+        seconds: Time limit for its start.
+
+    Attributes:
+        first: The first record.
+        ended: Why no more records follow; None while the code runs, and after a normal
+            end.
+        has_other_ractors: True if there were other Ractors at the start or the end.
+
+    Raises:
+        BrokenAgent: The code does not start.
+        RbtraceError: As ``Agent`` raises.
     """
 
     def __init__(self, process: Process, code: str, seconds: float = _GRACE) -> None:
@@ -111,14 +122,14 @@ class AgentTask(Closing):
         self._variable = f":rbtrace_{secrets.token_hex(8)}"
         self._code = _ALONE % (code % {"queue": self._variable})
         self._records: queue.Queue[Record] = queue.Queue(_WAITING)
-        # Bytes: each is written by one thread alone.
+        # Byte counts: each is written by only one thread.
         self._put_bytes = self._fetched_bytes = 0
         self._is_closed = threading.Event()
         self._has_begun = threading.Event()
         self._is_beginning = True
         self._agent = Agent(process)
         self.has_other_ractors = has_other_ractors(self._agent.hello)
-        # To end a wait of the other thread's, which closing does not.
+        # Ends a wait of the other thread, which closing the agent does not.
         self._socket = socket.socket(fileno=os.dup(self._agent.fileno()))
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -130,11 +141,11 @@ class AgentTask(Closing):
 
     @property
     def is_over(self) -> bool:
-        """Has all come that will?"""
+        """True if no more records follow."""
         return not self._thread.is_alive()
 
     def fetch(self, seconds: float) -> list[Record]:
-        """Records that have come; waits at most so long for the first."""
+        """Return new records; wait up to ``seconds`` for the first."""
         found: list[Record] = []
         with suppress(queue.Empty):
             found.append(self._records.get(timeout=max(seconds, 0.001)))
@@ -144,7 +155,7 @@ class AgentTask(Closing):
         return found
 
     def finish(self, seconds: float = _GRACE) -> list[Record]:
-        """Have the code end by itself; what had not been fetched by then."""
+        """End the code normally, and return the remaining records."""
         found: list[Record] = []
         if not self._thread.is_alive():
             return self.fetch(0)
@@ -163,7 +174,7 @@ class AgentTask(Closing):
         return found + self.fetch(0)
 
     def close(self) -> None:
-        """Have the code ended; may be called twice."""
+        """End the code; may be called twice."""
         self._is_closed.set()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -180,7 +191,7 @@ class AgentTask(Closing):
         self._has_begun.set()
 
     def _has_ended(self) -> bool:
-        """Run it; False if only its time is over, as nothing is run without end."""
+        """Run the code; return False if only its time limit ended, so it runs again."""
         records = Records()
         self._is_beginning = True
 
@@ -211,7 +222,7 @@ class AgentTask(Closing):
                 return
             record = GAP
         while not self._is_closed.is_set():
-            # While nobody takes them the code waits too, and counts what it drops.
+            # If records are not fetched, the code waits too, and counts dropped events.
             if self._put_bytes - self._fetched_bytes > _WAITING_BYTES:
                 time.sleep(_SLICE)
                 continue

@@ -1,4 +1,4 @@
-"""The agent in processes that never loaded it: put there, and out of service again."""
+"""Loading the agent into running processes, and taking it out of service."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from rbtrace_py.session.targets.confirmation import Confirm, accept_none, requir
 from rbtrace_py.session.targets.targets import Targets
 
 ATTACH_SECONDS = 60.0
-"""Threads that are busy keep the GVL for 0.1 s each, again and again."""
+"""Time limit in seconds. Busy threads keep the GVL for 0.1 s each, repeatedly."""
 DETACH_SECONDS = 10.0
 MOST_SECONDS = 3600.0
 
 Say = Callable[[str], None]
-"""Gets a plain line about what will be done, before it is."""
+"""Receives a line about an action before it is done."""
 
 _SHORTEST_POLL, _LONGEST_POLL = 0.005, 0.1
 _MOST_SAID = 512
@@ -53,21 +53,29 @@ def attach(
     at: Step = lambda step: None,
     confirm: Confirm = accept_none,
 ) -> AttachResult:
-    """Put the agent into ``process``, unless it is there.
+    """Load the agent into ``process``, unless it is loaded.
 
-    limit: seconds; with_hook: with method events, for which a C compiler is needed
-    once; at: told of each step
-    confirm: asked if the process has a seccomp filter that cannot be read
+    Args:
+        process: The process.
+        say: Receives a line before the process is paused.
+        limit: Time limit in seconds.
+        with_hook: Include method events, for which a C compiler is needed once.
+        at: Called at each step.
+        confirm: Called if the process has a seccomp filter that cannot be read.
 
-    Raises NotConfirmed, Refused, NotRuby, NotBuilt, NotPermitted, NoPlace, NotLoaded,
-    NotAcknowledged, NoSuchTarget, BrokenAgent.
+    Returns:
+        The agent's description, and the cost of loading.
+
+    Raises:
+        NotConfirmed, Refused, NotRuby, NotBuilt, NotPermitted, NoPlace, NotLoaded,
+            NotAcknowledged, NoSuchTarget, BrokenAgent
     """
     deadline = time.monotonic() + limit
     with alone(process, deadline):
         hello = _hello(process)
         if hello is not None:
             return _attached(process, hello, None)
-        # Whatever can be found wrong is, before anything is said or done.
+        # Find all problems before anything is reported or done.
         ruby = ruby_addresses(process)
         check(process, ruby)
         if ruby.filters and not can_read_filters():
@@ -84,9 +92,14 @@ def attach(
 
 
 def attach_all(targets: Targets, say: Say, confirm: Confirm) -> list[Process]:
-    """Put the agent into every target, and return those that have it then.
+    """Load the agent into all targets, and return the processes with an agent.
 
-    Children that cannot have it are left out.
+    Children that cannot load it are skipped.
+
+    Args:
+        targets: The processes.
+        say: Receives lines about actions and skipped children.
+        confirm: Called with risks.
     """
     found = processes(targets)
 
@@ -101,8 +114,16 @@ def detach(
 ) -> Detached:
     """Take the agent in ``process`` out of service.
 
-    confirm: asked if that ends another tracer's session
-    Raises NoAgent, NotConfirmed, BrokenAgent, NotPermitted, NoSuchTarget.
+    Args:
+        process: The process.
+        confirm: Called if this ends another tracer's session.
+        limit: Time limit in seconds.
+
+    Returns:
+        The process, and the PID of the other tracer, if any.
+
+    Raises:
+        NoAgent, NotConfirmed, BrokenAgent, NotPermitted, NoSuchTarget
     """
     deadline = time.monotonic() + limit
     with alone(process, deadline):
@@ -117,7 +138,7 @@ def detach(
                     "End that session first, or use --yes",
                 )
                 deadline = time.monotonic() + limit  # the user may have taken long
-            # It may hang up before it has said that it does.
+            # The agent may close the connection before it confirms the stop.
             with suppress(BrokenAgent):
                 agent.call("stop", seconds=limit)
         _await_silence(process, deadline)
@@ -125,7 +146,7 @@ def detach(
 
 
 def _hangs_without_threads(process: Process) -> bool:
-    """Return whether it cannot start threads and runs Ruby 3.3, which hangs then."""
+    """Return whether it cannot start threads and runs Ruby 3.3, which then hangs."""
     if thread_room(process) != 0:
         return False
     with find_ruby(process) as ruby:
@@ -142,7 +163,7 @@ def _await_silence(process: Process, deadline: float) -> None:
 
 
 def _still_listens(process: Process) -> bool:
-    """Nothing is asked: who accepts just now may be gone before it could answer."""
+    """Return whether it accepts connections. It may stop before it answers."""
     try:
         connect(process).close()
     except NoAgent:
@@ -151,7 +172,7 @@ def _still_listens(process: Process) -> bool:
 
 
 def _hello(process: Process) -> Mapping[str, object] | None:
-    """Ask the agent about itself; None if there is none."""
+    """Return the agent's hello; None: it is not loaded."""
     try:
         with Agent(process) as agent:
             return dict(agent.hello)
@@ -168,7 +189,7 @@ def _cost(loaded: Loaded) -> Cost:
 def _attached(
     process: Process, hello: Mapping[str, object], cost: Cost | None
 ) -> AttachResult:
-    """Read the agent's answer, which may be anything."""
+    """Convert the agent's answer, which may contain any values."""
     reason = None if hello.get("native") is True else _text(hello, "native_reason")
     return AttachResult(process.pid, cost, _text(hello, "description"), reason)
 

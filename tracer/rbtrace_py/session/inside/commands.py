@@ -1,4 +1,4 @@
-"""Commands of the agent inside a process: code, backtraces, memory, the heap."""
+"""Commands of the agent inside a process: code, backtraces, memory, and the heap."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _FORK_SECONDS = 10
 _MOST_COLLECTED = 64 << 20
 _POLL_SECONDS = 0.01
 _GRACE = 10
-"""Seconds after a time limit in which the agent still may say that it passed."""
+"""Additional seconds in which the agent can report that a time limit passed."""
 
 
 class CollectedOutput:
-    """Output of code that becomes part of its result; ``hint``: where it is too long.
+    """Collects the output of code as part of its result.
 
-    Call it with bytes; raises RbtraceError for more than 64 MiB.
+    Call it with bytes; it raises RbtraceError with ``hint`` above 64 MiB.
     """
 
     def __init__(self, hint: str = "") -> None:
@@ -62,7 +62,7 @@ class CollectedOutput:
 
 
 def processes(targets: Targets) -> list[Process]:
-    """The targets that live; raises NoSuchTarget if none does."""
+    """Return the targets that are alive; raise NoSuchTarget if all have ended."""
     found = targets.alive()
     if not found:
         raise NoSuchTarget("the process has ended")
@@ -75,7 +75,20 @@ def ask_each(
     ask: Callable[[Process], T],
     say: Callable[[str], None],
 ) -> list[tuple[Process, T]]:
-    """Return what each answers; ``say`` gets why a child is left out."""
+    """Query several processes.
+
+    Args:
+        targets: The targets.
+        found: The processes to query.
+        ask: Queries one process.
+        say: Receives the reason for each skipped child.
+
+    Returns:
+        Processes with their answers.
+
+    Raises:
+        RbtraceError: The query of a process other than a child fails.
+    """
     answers = []
     for process in found:
         try:
@@ -95,10 +108,21 @@ def evaluate(
     file: str | None = None,
     seconds: float = EVAL_SECONDS,
 ) -> Evaluated | Raised:
-    """Run ``code`` in the process, at most ``seconds``.
+    """Run code in a process.
 
-    out, err: get what it prints, as it does
-    file: what ``__FILE__`` and backtraces name
+    Args:
+        process: The process.
+        code: The Ruby code.
+        out: Receives output at once.
+        err: Receives error output at once.
+        file: File name for ``__FILE__`` and backtraces.
+        seconds: Time limit.
+
+    Returns:
+        The value, or the exception that the code raised.
+
+    Raises:
+        RbtraceError: As ``Agent`` raises; AgentError after the time limit.
     """
     with Agent(process) as agent, _limited(process, seconds):
         return evaluate_through(agent, code, out, err, seconds, file=file)
@@ -107,7 +131,16 @@ def evaluate(
 def evaluate_through(
     agent: Agent, code: str, out: Write, err: Write, seconds: float, **arguments: Value
 ) -> Evaluated | Raised:
-    """The same over a connection that there is; arguments: more of the request's."""
+    """Run code like ``evaluate``, over an existing connection.
+
+    Args:
+        agent: The connection.
+        code: The Ruby code.
+        out: Receives output at once.
+        err: Receives error output at once.
+        seconds: Time limit.
+        **arguments: Further arguments of the request.
+    """
     request: Map = {"code": code, "limit_ms": _milliseconds(seconds)}
     request.update(
         (name, value) for name, value in arguments.items() if value is not None
@@ -127,14 +160,14 @@ def evaluate_through(
 
 
 def backtraces(process: Process) -> list[ThreadBacktrace]:
-    """All threads of the process as Ruby sees them, the agent's own too."""
+    """Return the Ruby backtraces of all threads, including the agent's own."""
     with Agent(process) as agent:
         reply = agent.call("backtraces")
     return list(map(_thread, _list(reply, "threads", dict)))
 
 
 def memory(process: Process) -> MemoryUse:
-    """Return how much memory the process uses, and for what."""
+    """Return the process's memory use, by kind."""
     with Agent(process) as agent:
         reply = agent.call("memory")
     sizes = {name: _field(reply, name, int, -1) for name in ("rss", "pss", "swap")}
@@ -149,9 +182,9 @@ _SIZES = re.compile(rb"^(?:Vm)?(Rss|RSS|Pss|Swap):\s+(\d+) kB$", re.MULTILINE)
 
 
 def memory_by_kernel(process: Process) -> MemoryUse:
-    """Return the kernel's view alone, which needs no agent.
+    """Return the kernel's data only, which needs no agent.
 
-    Source: /proc/PID/smaps_rollup, or without the right to read it /proc/PID/status.
+    Source: /proc/PID/smaps_rollup; without permission, /proc/PID/status.
     """
     try:
         text = process.read("smaps_rollup")
@@ -169,13 +202,22 @@ def heapdump(
     before: Callable[[], None] = lambda: None,
     confirm: Confirm = accept_none,
 ) -> int:
-    """Write ``ObjectSpace.dump_all`` of a copy of the process; how many bytes.
+    """Write ``ObjectSpace.dump_all`` of a copy of the process.
 
-    collect: the copy collects garbage first. It takes at most ``seconds``.
-    before: called once the agent has answered; it may raise
-    confirm: asked if the process has a seccomp filter that cannot be read
+    Args:
+        process: The process.
+        write: Receives the dump in parts.
+        collect: The copy collects garbage first.
+        seconds: Time limit.
+        before: Called once the agent has answered; it may raise.
+        confirm: Called if the process has a seccomp filter that cannot be read.
 
-    Raises NotConfirmed, and what ``Agent`` does.
+    Returns:
+        The number of bytes.
+
+    Raises:
+        NotConfirmed: The user did not accept the filter.
+        RbtraceError: As ``Agent`` raises.
     """
     return _dump(process, "heapdump", write, collect, seconds, before, confirm)
 
@@ -187,7 +229,7 @@ def shapesdump(
     before: Callable[[], None] = lambda: None,
     confirm: Confirm = accept_none,
 ) -> int:
-    """The same of ``ObjectSpace.dump_shapes``, which Ruby has since 3.3."""
+    """Like ``heapdump`` for ``ObjectSpace.dump_shapes``, since Ruby 3.3."""
     return _dump(process, "shapesdump", write, False, seconds, before, confirm)
 
 
@@ -220,9 +262,14 @@ def _dump(
 
 
 def fork(process: Process, confirm: Confirm = accept_none) -> int:
-    """Make a copy of the process, which is stopped; its pid as we see it.
+    """Make a copy of the process; the copy is stopped.
 
-    confirm: asked if the process has a seccomp filter that cannot be read
+    Args:
+        process: The process.
+        confirm: Called if the process has a seccomp filter that cannot be read.
+
+    Returns:
+        The copy's PID in our namespace.
     """
     with Agent(process) as agent:
         _check_filters(process, "fork", confirm)
@@ -237,7 +284,7 @@ def fork(process: Process, confirm: Confirm = accept_none) -> int:
 
 
 def _check_filters(process: Process, command: str, confirm: Confirm) -> None:
-    """Raise NotConfirmed if a filter may kill the process for what copies it."""
+    """Raise NotConfirmed if a filter may kill the process for ``command``."""
     if not check_filters(process, command):
         require_unread_filter(process, confirm)
 
@@ -254,7 +301,7 @@ def require_unread_filter(process: Process, confirm: Confirm) -> None:
 
 
 def _is_stopped(pid: int, inner: int) -> bool:
-    """Is it the one with pid ``inner`` in its own pid namespace, and stopped?"""
+    """Return whether a process has PID ``inner`` in its namespace and is stopped."""
     try:
         status = parse_status(read_file(f"/proc/{pid}/status"))
     except OSError:
@@ -264,7 +311,7 @@ def _is_stopped(pid: int, inner: int) -> bool:
 
 @contextmanager
 def _limited(process: Process, seconds: float) -> Iterator[None]:
-    """Name the limit where the agent says that it passed, and what sets it."""
+    """Name the time limit and its option in the agent's error."""
     try:
         yield
     except AgentError as error:
@@ -301,7 +348,7 @@ def _thread(found: Map) -> ThreadBacktrace:
 
 
 def _field(reply: Map, name: str, kind: type[T], default: T | None = None) -> T:
-    """Read a field that must be a ``kind``, or nil where there is a default."""
+    """Read a field that must be a ``kind``, or may be nil if there is a default."""
     found = _decoded(reply.get(name), kind)
     if found is None and default is not None:
         return default
@@ -311,7 +358,7 @@ def _field(reply: Map, name: str, kind: type[T], default: T | None = None) -> T:
 
 
 def _decoded(value: Value, kind: type[T]) -> Any:
-    """A string of the program's in Ruby's binary encoding is bytes: as a string."""
+    """Convert bytes to a string: the program's string has Ruby's binary encoding."""
     if kind is str and isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return value
@@ -325,7 +372,7 @@ def _list(reply: Map, name: str, kind: type[T]) -> list[T]:
 
 
 def _scalars(found: Map) -> Iterator[tuple[str, Scalar]]:
-    """Its numbers and texts; a later Ruby may have maps in it."""
+    """Yield numbers and strings; later Rubies may have nested maps."""
     for name, value in found.items():
         if value is None or isinstance(value, (bool, int, float, str)):
             yield name, value

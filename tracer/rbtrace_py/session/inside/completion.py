@@ -1,7 +1,8 @@
 """Completion of names at the end of a console line.
 
-The process is asked with reflection alone: no method of the program's is called, no
-constant is loaded, and what would have to be run to be known (``a.b.``) stays as it is.
+The code only uses reflection in the process. It neither calls the program's methods nor
+loads constants. Expressions that would have to be evaluated (``a.b.``) have no
+completions.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _END = re.compile(
     re.VERBOSE,
 )
 _GOES_BEFORE = re.compile(r"[\w.:@$\])}]\Z")
-"""Before it something stands that would have to be run, or of which it is a part."""
+"""Text before a name that must be evaluated first, or that belongs to the name."""
 _NAME = re.compile(r"[@$]{0,2}[^\W\d]\w*[?!]?")
 
-# Each method of a module's own, as a program may have replaced what an object has.
-# Names behind ; are the block's own, should the program have such variables.
+# Call the reflection methods of modules: the program may have overridden an object's.
+# Names after ; are local to the block, in case the program has such variables.
 _ASK = r"""
 lambda do |here, receiver, mark, word, most;
            reflect, constant, known, main, value, bare, names, object, found|
@@ -89,7 +90,7 @@ end, MOST)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The end of a line: ``receiver`` and ``mark`` (``.``), or none; and ``word``."""
+    """The end of a line: ``receiver`` and ``mark`` (``.``) or neither, and ``word``."""
 
     receiver: str
     mark: str
@@ -97,14 +98,14 @@ class Question:
 
     @property
     def code(self) -> str:
-        """Return code for the process; it prints names, a line each."""
+        """Code for the process, which prints names, one per line."""
         texts = (self.receiver, self.mark, self.word)
         both = " ".join("_" + text.encode("utf-8", "replace").hex() for text in texts)
         return _ASK.replace("TEXTS", both).replace("MOST", str(MOST_NAMES))
 
 
 def question(before: str) -> Question | None:
-    """Return what to ask for a line up to the cursor; None if nothing can be known."""
+    """Return the query for a line up to the cursor; None: no completion is possible."""
     found = _END.search(before)
     if found is None or _GOES_BEFORE.search(before[: found.start()]):
         return None
@@ -115,7 +116,7 @@ def question(before: str) -> Question | None:
 
 
 def choices(question: Question, answer: bytes) -> list[str]:
-    """The names, of which a process may have written anything."""
+    """Return valid names from an answer, which may contain any bytes."""
     lines = answer[:MOST_BYTES].decode("utf-8", "replace").split("\n")
     names = {name for name in lines if _is_fit(name, question.word)}
     if not question.receiver:
@@ -129,7 +130,7 @@ def _is_fit(name: str, word: str) -> bool:
 
 
 class Bounded:
-    """Keeps what comes, up to MOST_BYTES."""
+    """Collects output, up to MOST_BYTES."""
 
     def __init__(self) -> None:
         self.data = b""

@@ -1,4 +1,4 @@
-"""A conversation with a process: code after code, and local variables that stay."""
+"""A console session with a process: its local variables persist between inputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COMPLETE_SECONDS = 0.5
 
 
 class GivenUp(RbtraceError):
-    """Code that was ended before its end; the conversation goes on."""
+    """The code was ended early; the session continues."""
 
 
 class Form(Enum):
@@ -37,15 +37,15 @@ class Form(Enum):
     UNFINISHED = ":unfinished"
     EXPRESSION = ":expression"
     OTHER = ":other"
-    """Neither: with an error in it, or with what cannot stand inside an expression."""
+    """Code with an error, or code that cannot be inside an expression."""
 
 
 _FORMS = {form.value: form for form in Form}
 
-# The parser's words: of parse.y (to 3.3), and of prism (since 3.4). An error before
-# the end is unexpected too, but it is no "end-of-input"; what prism has between
-# backticks would have been all right, had it gone on.
-# Names behind ; are the block's own, should the program have such variables.
+# Messages of parse.y (up to 3.3) and prism (since 3.4). An error before the end is
+# "unexpected", too, but not an "end-of-input". Prism's tokens between backticks would
+# be valid if the code continued. Names after ; are local to the block, in case the
+# program has such variables.
 _ASK_FOR_FORM = r"""
 lambda do |text, last; problem, message, open, wrong, is_open|
   problem = lambda do |code; error|
@@ -67,11 +67,13 @@ end.call(*%w[TEXTS].map { |text| [text].pack("H*").force_encoding("UTF-8") })
 
 
 class Console(Closing):
-    """A connection to the agent of ``process``, with a binding of its own.
+    """A connection to the agent of ``process``, with its own binding.
 
-    program, ruby: what the process says it is
-    is_busy: it has been asked, and has not answered yet
-    is_cancelled: what it was asked last has been cancelled
+    Attributes:
+        program: Name of the program, as the process reports it.
+        ruby: Version of Ruby, as the process reports it.
+        is_busy: True while a request is unanswered.
+        is_cancelled: True if the last request was cancelled.
     """
 
     def __init__(self, process: Process) -> None:
@@ -85,12 +87,12 @@ class Console(Closing):
         self._agent.close()
 
     def cancel(self) -> None:
-        """End what runs; also from a signal handler."""
+        """End the running code; may be called from a signal handler."""
         self.is_cancelled = True
         self._agent.cancel()
 
     def form(self, code: str) -> Form:
-        """Return the form of ``code``; nothing of it is run."""
+        """Return the form of ``code`` without running it."""
         both = " ".join(map(_hex, (code, _as_last(code))))
         question = _ASK_FOR_FORM.replace("TEXTS", both)
         found = self._ask(question, _drop, _drop, EVAL_SECONDS)
@@ -101,9 +103,20 @@ class Console(Closing):
     def evaluate(
         self, code: str, form: Form, line: int, out: Write, err: Write
     ) -> Evaluated | Raised:
-        """Run ``code``, whose first line is number ``line`` of the conversation.
+        """Run code.
 
-        Raises GivenUp if it was cancelled.
+        Args:
+            code: The Ruby code.
+            form: Result of ``form``.
+            line: Number of its first line in the session.
+            out: Receives output at once.
+            err: Receives error output at once.
+
+        Returns:
+            The value, or the exception that the code raised.
+
+        Raises:
+            GivenUp: The code was cancelled or reached the time limit.
         """
         if form is Form.EXPRESSION:
             code, line = _as_last(code), line - 1
@@ -111,10 +124,12 @@ class Console(Closing):
         return self._ask(code, out, err, MOST_SECONDS, **where)
 
     def complete(self, before: str) -> list[str]:
-        """Return completions of the word at the end of ``before``, in order.
+        """Return sorted completions of the word at the end of ``before``.
 
-        No method of the program's is called for it. Raises GivenUp if it was
-        cancelled, or took too long.
+        None of the program's methods is called.
+
+        Raises:
+            GivenUp: The query was cancelled or took too long.
         """
         found, answer = question(before), Bounded()
         if found is None:
@@ -137,7 +152,7 @@ class Console(Closing):
 
 
 def _as_last(code: str) -> str:
-    """The same, with its value kept as ``_``; it begins a line later."""
+    """Return the code with its value stored in ``_``; it starts one line later."""
     return f"_ = begin\n{code}\nend"
 
 
@@ -146,4 +161,4 @@ def _hex(text: str) -> str:
 
 
 def _drop(data: bytes) -> None:
-    """Warnings of the parser: they come again when the code is run."""
+    """Drop the parser's warnings, which appear again when the code runs."""

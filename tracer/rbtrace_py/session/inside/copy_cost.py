@@ -1,4 +1,4 @@
-"""Check for memory for a copy of a process, which ``heapdump`` makes."""
+"""Check of the memory for a copy of a process, which ``heapdump`` makes."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from rbtrace_py.linux.process import Process, parse_status
 from rbtrace_py.session.targets.confirmation import Confirm, require
 
 Say = Callable[[str], None]
-"""Gets a plain line about what will be done, before it is."""
+"""Receives a line about an action before it is done."""
 
 _LEAST = 4 << 20
-"""Bytes that a copy writes to before it has dumped anything; measured: 2.3 MiB."""
+"""Bytes that a copy writes to before it starts the dump; measured: 2.3 MiB."""
 _MIB = 1 << 20
 
 
 class NoRoom(RbtraceError):
-    """A copy of the process does not fit into memory, or may not."""
+    """A copy of the process does not fit into memory, or may not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyCost:
-    """Bytes of memory that a copy takes.
+    """Memory that a copy of a process takes, in bytes.
 
-    least: at once, its page tables among them, before it is a process of its own that
-    the kernel could end in place of the one it is made of; most: if every page is
-    written to, by the process or by the copy. A heap of 275 MB cost 90 MB by the end of
-    its dump, and 270 MB where the copy collected garbage before.
-    room: that is free for it, None if not known; ends_together: does the kernel end the
-    whole cgroup where that is too little?
+    A heap of 275 MB cost 90 MB by the end of its dump, and 270 MB if the copy collected
+    garbage first.
+
+    Attributes:
+        least: Memory that the fork itself takes, such as page tables. Until it is done,
+            the kernel can only kill the original, not the copy.
+        most: Memory if the process or the copy writes to every page.
+        room: Free memory for the copy; None: unknown.
+        ends_together: Without enough memory, the kernel kills the whole cgroup.
     """
 
     least: int
@@ -41,7 +44,7 @@ class CopyCost:
 
 
 def copy_cost(process: Process) -> CopyCost:
-    """The cost of a copy of the process as it is now."""
+    """Return the cost of a copy of the process in its current state."""
     status = parse_status(process.read("status"))
     private, swapped, tables = (
         _bytes(status.get(name, "")) for name in ("RssAnon", "VmSwap", "VmPTE")
@@ -53,10 +56,17 @@ def copy_cost(process: Process) -> CopyCost:
 
 
 def check_room(process: Process, collects: bool, confirm: Confirm, say: Say) -> None:
-    """Say what a copy can cost; raises NoRoom or NotConfirmed if that is not there.
+    """Report the cost of a copy, and check that its memory is available.
 
-    collects: it collects garbage, which writes to all of it
-    confirm: asked if memory may run out and the kernel would kill only the copy
+    Args:
+        process: The process.
+        collects: The copy collects garbage, which writes to all of its memory.
+        confirm: Called if memory may run out and the kernel would kill only the copy.
+        say: Receives a line with the cost.
+
+    Raises:
+        NoRoom: The copy does not fit, or the kernel may kill the process.
+        NotConfirmed: The user did not accept the risk.
     """
     cost = copy_cost(process)
     say(
@@ -88,7 +98,7 @@ def check_room(process: Process, collects: bool, confirm: Confirm, say: Say) -> 
 
 
 def _bytes(text: str) -> int:
-    """Return the bytes of ``123 kB``; 0 where there is no such line."""
+    """Return the bytes of ``123 kB``; 0: the line is missing."""
     number = text.removesuffix("kB").strip()
     return int(number) * 1024 if number.isdigit() else 0
 

@@ -15,11 +15,12 @@ from rbtrace_py.rubyvm.roots import find_vm
 
 
 def ruby_addresses(process: Process) -> RubyAddresses:
-    """Return those of the Ruby that ``process`` runs.
+    """Return the addresses of the functions in the Ruby that ``process`` runs.
 
-    Raises NotRuby, UnknownRuby, NotPermitted, NoSuchTarget, UnreadableMemory.
+    Raises:
+        NotRuby, UnknownRuby, NotPermitted, NoSuchTarget, UnreadableMemory
     """
-    # First: an exec or a filter after this is noticed before anything is done.
+    # Read these first: then a later exec or filter is noticed before any change.
     program = process.program
     filters = filters_of(parse_status(process.read("status")))
     with closing(find_ruby(process)) as ruby:
