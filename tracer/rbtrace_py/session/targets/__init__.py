@@ -1,1 +1,1 @@
-"""The processes that a session looks at: children, agents that come later, consent."""
+"""The processes of a session: selection, children, and confirmation of risks."""

@@ -1,6 +1,6 @@
-"""The choice of processes by ``--ps REGEX``: those that run Ruby, if some do.
+"""Selection of processes by ``--ps REGEX``: Ruby processes, if any match.
 
-Shells, editors and a tail of a log have the words in their command lines, too.
+The command lines of shells, editors, and a log's tail match such words, too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from rbtrace_py.rubyvm.detect import find_ruby
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The candidates by PID.
+    """The candidates of a selection.
 
-    are_ruby: each runs Ruby; else none does, as far as we may look
-    passed_over: how many matched besides
+    Attributes:
+        candidates: The processes.
+        are_ruby: True if each runs Ruby; False if none does, as far as we can read.
+        passed_over: Number of further matches.
     """
 
     candidates: Sequence[Candidate]
@@ -28,10 +30,15 @@ class Choice:
 
 
 def choices(regex: str) -> Choice:
-    """The processes that match, or of these those that run Ruby.
+    """Return the matching processes, or only the Ruby processes among them.
 
-    Where none does, what only started another that matches (sudo, sh) is passed
-    over. Raises UsageError if the regex does not compile.
+    If none runs Ruby, processes that only started another match (sudo, sh) are skipped.
+
+    Args:
+        regex: Regular expression for the command line.
+
+    Raises:
+        UsageError: The regex is invalid.
     """
     matching = find_by_cmdline(regex)
     rubies = [one for one in matching if runs_ruby(one.pid)]
@@ -40,10 +47,10 @@ def choices(regex: str) -> Choice:
 
 
 def families(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
-    """Return the candidates with children: descendants of another one go with it.
+    """Group candidates: the descendants of a candidate belong to it.
 
-    Workers of one program that runs Ruby, which does not match itself, are meant
-    together.
+    If all remaining candidates are children of one Ruby process that does not match
+    itself, such as workers, they form one group.
     """
     pids = {one.pid for one in candidates}
     below = {pid for one in pids for pid in descendants(one)}
@@ -55,7 +62,7 @@ def families(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
 
 
 def _parent(pid: int) -> int:
-    """0 if it is not there any more."""
+    """Return the parent's PID, or 0 if the process has ended."""
     try:
         with Process(pid) as process:
             return parse_stat(process.read("stat")).parent
@@ -64,7 +71,7 @@ def _parent(pid: int) -> int:
 
 
 def runs_ruby(pid: int) -> bool:
-    """Is CRuby in it? False also where we may not look."""
+    """Return whether a process runs CRuby; False if it is unreadable."""
     try:
         return _has_ruby(pid)
     except NotPermitted:
@@ -72,7 +79,7 @@ def runs_ruby(pid: int) -> bool:
 
 
 def check_permitted(candidates: Sequence[Candidate]) -> None:
-    """Raise NotPermitted if we may not see whether one of them runs Ruby."""
+    """Raise NotPermitted if we cannot read whether a candidate runs Ruby."""
     for one in candidates:
         _has_ruby(one.pid)
 

@@ -8,10 +8,10 @@ from rbtrace_py.agent.protocol import Map
 from rbtrace_py.errors import RbtraceError
 
 Confirm = Callable[[str], bool]
-"""Gets a risk, and returns whether the user accepts it; it may raise NotConfirmed."""
+"""Receives a risk, and returns whether the user accepts it; may raise NotConfirmed."""
 
 _JIT_NAME = 8
-"""Characters of a compiler's name that are shown."""
+"""Maximum number of characters of a compiler's name in a message."""
 
 C_CALLS_STAY = (
     "Tracing C methods leaves the process slower until it exits, even after"
@@ -60,9 +60,10 @@ def require(confirm: Confirm, text: str, hint: str) -> None:
 
 
 class Confirmation:
-    """Asks about each text once, whatever the answer: processes come one by one.
+    """Requests confirmation of each risk once, because processes arrive one by one.
 
-    confirm: asked before it is done
+    Args:
+        confirm: Called with each risk.
     """
 
     def __init__(self, confirm: Confirm = accept_none) -> None:
@@ -70,13 +71,13 @@ class Confirmation:
         self._answers: dict[str, bool] = {}
 
     def ask(self, texts: Iterable[str]) -> None:
-        """Raises NotConfirmed for the first that is not confirmed."""
+        """Raise NotConfirmed for the first risk that is not confirmed."""
         for text in texts:
             require(self._is_confirmed, text, "Use --yes to do it anyway")
 
     def _is_confirmed(self, text: str) -> bool:
         if text not in self._answers:
-            # Who is asked may raise, which is a no for the next process too.
+            # ``confirm`` may raise, which declines the risk for later processes, too.
             self._answers[text] = False
             self._answers[text] = self._confirm(text)
         return self._answers[text]

@@ -1,14 +1,14 @@
-"""Probes whose attaching can harm the target, through no doing of the tracer's.
+"""Probes that can harm the target when they are attached, with any tracer.
 
-CRuby 3.0 and later keeps the name of its internal class FrozenCore, whose
-methods a lambda literal and others call, where its garbage collector does not
-look. After the collector has run, the cmethod probes, which name the class, read
-freed memory: seen on 3.1.2 as other strings' bytes for a class name, and as a
-crash (`rb_dtrace_setup` in vm.c; 2.7 makes the name anew each time). Every tool
-that attaches makes Ruby run that code.
+Since 3.0, CRuby stores the name of its internal class FrozenCore where its garbage
+collector does not mark it. A lambda literal, for example, calls a method of this class.
+After a collection, the cmethod probes, which have the class's name as an argument, read
+freed memory. On 3.1.2, the class name had bytes of other strings, and Ruby crashed
+(`rb_dtrace_setup` in vm.c; 2.7 creates the name each time). Any tool that attaches
+makes Ruby run this code.
 
-Other probes, new in Ruby 4.1, fire at each allocation. Each hit is a trap into the
-kernel, so that a program may spend most of its time there.
+Other probes, new in Ruby 4.1, fire at each allocation. Each hit traps into the kernel,
+so that a program may spend most of its time there.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _SAFE_BEFORE = (3, 0)
 class Hazard:
     """Harm that attaching to some probes can do.
 
-    text: the warning
-    others: advice on what is possible without this harm
+    Attributes:
+        text: The warning.
+        others: Alternatives without this harm.
     """
 
     text: str
@@ -39,7 +40,7 @@ class Hazard:
 
     @property
     def hint(self) -> str:
-        """Advice for a user who does not confirm it."""
+        """Hint for a user who does not confirm it."""
         return f"Use --yes to attach anyway; {self.others}"
 
 
@@ -59,7 +60,9 @@ ALLOCATIONS = Hazard(
 def hazard(probe: Probe, has_limit: bool = False) -> Hazard | None:
     """Return the harm that attaching to a probe can do to the target.
 
-    has_limit: True if the caller detaches when the hits take too much CPU
+    Args:
+        probe: The probe.
+        has_limit: True if the caller detaches when the hits take too much CPU.
     """
     if probe.provider != "ruby":
         return None

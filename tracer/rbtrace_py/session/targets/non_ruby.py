@@ -1,4 +1,4 @@
-"""Processes among the targets that are no Ruby, or none that can be read: not yet."""
+"""Targets that do not run a readable Ruby yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST_SECONDS = 5.0
 
 @dataclass(slots=True)
 class _NonRubyProcess:
-    """The program it ran, how long it was left alone, and until when."""
+    """The program of a process, and the wait until its next check."""
 
     exe: str | None
     wait: float
@@ -23,11 +23,11 @@ class _NonRubyProcess:
 
 
 class NonRubyProcesses:
-    """The times at which to look at each process again.
+    """The times of the next checks of non-Ruby processes.
 
-    What is no Ruby may become one: a shell runs it in its own place, and a Ruby that
-    has just begun has not mapped its library yet. So each is looked at again where it
-    runs another program, and else ever more seldom.
+    A process may become a Ruby process: a shell may execute Ruby, and a Ruby that has
+    just started has not mapped its library yet. Each process is checked again when it
+    executes another program, and otherwise at increasing intervals.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +35,7 @@ class NonRubyProcesses:
         self._known: dict[tuple[int, int], _NonRubyProcess] = {}
 
     def add(self, process: Process, may_become: bool = True) -> None:
-        """It was looked at; ``may_become``: also without another program."""
+        """Add a checked process; ``may_become``: check again without an exec, too."""
         known, exe = self._known.get(process.identity), process.exe
         wait = _FIRST_SECONDS
         if known is not None and known.exe == exe:
@@ -44,7 +44,7 @@ class NonRubyProcesses:
         self._known[process.identity] = _NonRubyProcess(exe, wait, due)
 
     def is_due(self, process: Process) -> bool:
-        """Is it to be looked at, as one that is none of them is, too?"""
+        """Return whether to check a process; True for unknown ones."""
         known = self._known.get(process.identity)
         return known is None or self._clock() >= known.due or process.exe != known.exe
 
@@ -52,7 +52,7 @@ class NonRubyProcesses:
         return process.identity in self._known
 
     def keep(self, alive: Iterable[Process]) -> None:
-        """Forget the others."""
+        """Drop all processes except ``alive``."""
         left = {process.identity for process in alive}
         for identity in self._known.keys() - left:
             del self._known[identity]

@@ -1,18 +1,18 @@
-"""Notes of a session: what a user should know, a line each."""
+"""Notes of a session for the user, one per line."""
 
 from __future__ import annotations
 
 _MOST = 50
-"""More nobody reads, and children may come for ever."""
+"""Maximum number of notes: children may appear forever."""
 
 
 def skipped(pid: int, reason: object) -> str:
-    """A process of several whose part of the answer is missing."""
+    """Return the note for a process whose part of the result is missing."""
     return f"skipping process {pid}: {reason}"
 
 
 class Notes(list[str]):
-    """A list to which ``add`` adds what is new in it."""
+    """A list whose ``add`` skips duplicates, up to a limit."""
 
     def add(self, *notes: str) -> None:
         for note in notes:

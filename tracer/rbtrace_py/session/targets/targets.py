@@ -1,4 +1,4 @@
-"""The processes a session looks at: a set that may grow and shrink."""
+"""The processes of a session: a set that may grow and shrink."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ _LOADING_SECONDS = 0.02
 
 
 class Targets:
-    """Processes by pid.
+    """The processes of a session, by PID.
 
-    follow: do children join (``--subprocesses``)?
-    command: the words of a program of ours, which starts when first looked at
-    is_single: one process was named, and there will be no other
-    probes: of its files, which several questions look through
-    output: descriptor that our program writes to, and reads nothing; None: it has
-        our own streams
+    Attributes:
+        follow: Children join (``--subprocesses``).
+        command: Words of a program that we start on the first access; None: none.
+        is_single: One process was named, and no other can join.
+        probes: Cache of probes by file.
+        output: Descriptor for our program's output; it then has no input. None: it
+            inherits our streams.
     """
 
     def __init__(
@@ -56,7 +57,15 @@ class Targets:
 
     @classmethod
     def from_pids(cls, pids: Sequence[int], follow: bool = False) -> Targets:
-        """Raises NoSuchTarget or NotPermitted for the first that cannot be."""
+        """Return the targets with these PIDs.
+
+        Args:
+            pids: PIDs.
+            follow: Let their children join.
+
+        Raises:
+            NoSuchTarget, NotPermitted: A process is missing or inaccessible.
+        """
         targets = cls({}, follow, is_single=len(pids) == 1 and not follow)
         try:
             for pid in pids:
@@ -70,30 +79,31 @@ class Targets:
 
     @classmethod
     def from_command(cls, words: Sequence[str], follow: bool = False) -> Targets:
-        """A program that is started once somebody looks at its process.
+        """Return a target that is a program to start.
 
-        So what can be found wrong without it is found before it has done
-        anything.
+        It starts on the first access to its process, so that the caller can find
+        problems before the program does anything.
         """
         return cls({}, follow, words, is_single=not follow)
 
     def start_with_agent(self, seconds: float) -> None:
-        """A program of ours, if there is one, is to start with an agent.
+        """Let our program, if any, start with an agent.
 
-        seconds: that it does nothing until it is armed, at most
+        Args:
+            seconds: Maximum time for which the program waits to be armed.
         """
         assert self._started is None
         if self.command is not None:
-            # Who has no agent to ask needs none of it.
+            # Import late: only sessions with agents need it.
             from rbtrace_py.agent.starting import environment
 
             self._environment = environment(seconds, os.environ)
 
     def start_held(self) -> None:
-        """Hold our program, if there is one, before it runs Ruby code.
+        """Hold our program, if any, before it runs Ruby code.
 
-        ``wait`` lets it run on, and ``release`` ends this. It is held for HELD_SECONDS
-        at most, and runs as ever where it cannot be held.
+        ``wait`` lets it continue step by step, and ``release`` ends this. It is held
+        for at most HELD_SECONDS. If it cannot be held, it runs normally.
         """
         if self.command is not None and self._started is None:
             self._held = HeldStart()
@@ -101,9 +111,9 @@ class Targets:
     def wait(self, seconds: float, until_started: bool = False) -> None:
         """Wait until the targets may have new probes, or a VM.
 
-        If our program is held, it runs until it has loaded another program. If this is
-        a Ruby, the next wait releases it; with ``until_started``, the next waits let it
-        run to later system calls.
+        If our program is held, it runs until it has loaded another program. If that is
+        a Ruby, the next wait releases it. With ``until_started``, the next waits let it
+        run to later system calls instead.
         """
         held = self._held
         if held is None or held.is_over or self.ours is None:
@@ -116,9 +126,9 @@ class Targets:
             self.release()
 
     def is_at_beginning(self) -> bool:
-        """Return whether our program is held, and has run no Ruby code yet.
+        """Return whether our program is held and has not run Ruby code.
 
-        Waits if a Ruby is just being loaded.
+        Wait if a Ruby is being loaded.
         """
         held, ours = self._held, self.ours
         if held is None or ours is None:
@@ -135,22 +145,22 @@ class Targets:
 
     @property
     def ours(self) -> Process | None:
-        """Our program's, while it lives."""
+        """The process of our program while it is alive."""
         pid = None if self._started is None else self._started.pid
         return self._processes.get(pid or 0)
 
     def is_ours(self, process: Process) -> bool:
-        """Is it the program that we started, whatever that runs by now?"""
+        """Return whether this is the process that we started, despite any exec."""
         return process is self.ours
 
     def follows(self, process: Process) -> bool:
-        """Return whether what it executes is traced as well."""
+        """Return whether a program that it executes is traced as well."""
         return self.follow or self.is_ours(process)
 
     @cached_property
     def probes(self) -> ProbeCache:
-        """The probes of the files that they map."""
-        # Only now: stacks are read without.
+        """The probes of the files that the processes map."""
+        # Import late: reading stacks does not need it.
         from rbtrace_py.linux.probes import ProbeCache
 
         return ProbeCache()
@@ -161,9 +171,9 @@ class Targets:
         return self._processes
 
     def _begin(self) -> None:
-        """Start the program, as the user who called sudo.
+        """Start the program as the user who called sudo.
 
-        Raises UsageError if it cannot be.
+        Raises UsageError on failure.
         """
         if self.command is None or self._started is not None:
             return
@@ -193,12 +203,12 @@ class Targets:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """All that were ever looked at, in the order they came."""
+        """The PIDs of all processes so far, in the order in which they joined."""
         self._begin()
         return tuple(self._seen)
 
     def alive(self) -> list[Process]:
-        """Return those that still run; the others are let go."""
+        """Return the processes that still run, and release the others."""
         for pid, process in list(self.processes.items()):
             is_over = process is self.ours and self.status is not None
             if is_over or not process.alive():  # our zombie counts as alive
@@ -209,23 +219,23 @@ class Targets:
 
     @property
     def status(self) -> int | None:
-        """The exit status of our program; less than 0 for a signal."""
+        """The exit status of our program; negative for a signal."""
         if self._held is not None and not self._held.is_over:
-            return None  # poll would take a stop for the end
+            return None  # poll would report a ptrace stop as the end
         return None if self._started is None else self._started.poll()
 
     @property
     def ours_has_ended(self) -> bool:
-        """Has our program ended, if there is one?"""
+        """True if our program has ended, or if no program was given."""
         return self.command is None or not self.alive()
 
     def take_ended(self) -> list[int]:
-        """The pids that ended since this was last asked."""
+        """Return the PIDs that ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     def refresh(self, known: Sequence[int] = ()) -> list[Process]:
-        """Take in children that came since, and ``known`` pids; those new."""
+        """Add new children and ``known`` PIDs; return the new processes."""
         fresh: list[Process] = []
         if not self.follow:
             return fresh
@@ -238,7 +248,7 @@ class Targets:
             try:
                 process = Process(pid)
             except RbtraceError:
-                continue  # gone again
+                continue  # it has already ended
             self._add(process)
             self._joined.add(process.identity)
             fresh.append(process)
@@ -246,22 +256,22 @@ class Targets:
         return fresh
 
     def has_joined(self, process: Process) -> bool:
-        """Did it come as a child? What it is nobody chose: it may be left out."""
+        """Return whether it joined as a child: the user did not choose it."""
         return process.identity in self._joined
 
     def chosen(self) -> list[Process]:
-        """Return those that live and were named, or are our program."""
+        """Return the living processes that were named, or our program."""
         return [one for one in self.alive() if not self.has_joined(one)]
 
     def untracked_children(self) -> set[int]:
-        """Pids of children that are none of the targets, and will not be."""
+        """Return the PIDs of children that are not targets and cannot join."""
         if self.follow:
             return set()
         found = {c for pid in list(self.processes) for c in _children_of(pid)}
         return found.difference(self._seen)
 
     def close(self) -> None:
-        """Let go of all; a program we started is told to end."""
+        """Release all processes, and terminate a program that we started."""
         self.release()
         for process in self._processes.values():
             process.close()
@@ -309,9 +319,9 @@ def _popen_as_caller(
     environment: Mapping[str, str],
     before: Callable[[], None] | None,
 ) -> subprocess.Popen[bytes]:
-    """Start as who called sudo, if somebody did: root's work ends here.
+    """Start a program, under sudo as the calling user, without root's privileges.
 
-    before: called in the new process before it executes the program
+    ``before`` is called in the new process before it executes the program.
     """
     locked_memory.restore_limit()
     options: _Options = {"env": environment, "preexec_fn": before}
@@ -329,7 +339,12 @@ def _popen_as_caller(
 
 
 def parse_pids(text: str) -> list[int]:
-    """``12,34``; raises UsageError."""
+    """Parse ``12,34``.
+
+    Raises:
+        UsageError: A word is not a PID.
+        NoSuchTarget: A PID is out of range.
+    """
     try:
         pids = [int(word) for word in text.split(",")]
     except ValueError:
