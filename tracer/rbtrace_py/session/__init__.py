@@ -1,1 +1,1 @@
-"""One small class a question; what the library offers to programs."""
+"""Sessions: one class per query. The library offers them to programs."""

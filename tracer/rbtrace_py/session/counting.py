@@ -1,4 +1,4 @@
-"""Sessions that something else counts for: the kernel, or the process itself."""
+"""Sessions whose counting is done by the kernel or by the process itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
 
 _COUNT_SECONDS = 0.05
-"""How often it is asked whether there is enough."""
+"""Seconds between two checks of the count limit."""
 
 
 class CountingSession(Starting, Session):
-    """A session whose answer so far is there at any time."""
+    """A session whose current result is available at any time."""
 
     targets: Targets
     words: tuple[str, ...]
@@ -29,16 +29,16 @@ class CountingSession(Starting, Session):
 
     @property
     def hint(self) -> str:
-        """Hint for a user who has got nothing; or empty."""
+        """Hint for a user without results, or an empty string."""
         return ""
 
     @abstractmethod
     def snapshot(self) -> Result:
-        """The answer so far; the whole of it once it is finished."""
+        """Return the current result; after ``finish``, the final one."""
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """So long, or until there is news that should not wait."""
+        """Wait for ``seconds``, or until an urgent event."""
 
     @property
     def seen(self) -> int:
@@ -49,6 +49,6 @@ class CountingSession(Starting, Session):
         self.wait(min(left, _COUNT_SECONDS) if most else left)
 
     def take_interval(self) -> Result:
-        """Return what came since the last call; the cost is one of the whole."""
+        """Return the result since the last call, without a cost."""
         last, self._last = self._last, replace(self.snapshot(), cost=None)
         return self._last if last is None else self._last.minus(last)

@@ -1,4 +1,4 @@
-"""Checks of this machine and one process: what is allowed, missing, and to be done."""
+"""Checks of this machine and of a process: permissions, features, and remedies."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling_options import SamplingOptions
 
 _OLDEST_KERNEL = (5, 8)
-"""The ring buffer map, which every command that shows events uses."""
+"""The first Linux with ring buffer maps, which all commands that show events need."""
 
 
 def checks(pid: int | None = None) -> list[Check]:
-    """Look at the machine, and at process ``pid`` if given.
+    """Check the machine, and a process if ``pid`` is given.
 
-    Raises nothing that a user can mend: what is wrong with the process is a
-    Check that failed.
+    Errors that a user can fix are not raised: they become failed checks.
     """
     found = list(machine_checks())
     if pid is not None:
@@ -44,7 +43,7 @@ def checks(pid: int | None = None) -> list[Check]:
 
 
 def machine_checks() -> Iterator[Check]:
-    """Check what this machine allows to us."""
+    """Check what we may do on this machine."""
     kernel = read_kernel()
     capabilities = effective_capabilities()
     yield _kernel(kernel)
@@ -89,7 +88,7 @@ _GAINS = (
 
 def _rights(capabilities: frozenset[str]) -> Check:
     who = "root" if os.geteuid() == 0 else f"user {os.geteuid()}"
-    # An agent answers only its own user and root.
+    # An agent only answers its own user and root.
     useful = _GAINS if os.geteuid() == 0 else _GAINS[:-1]
     gains = [
         f"{missing} for {gain}"
@@ -112,7 +111,7 @@ def _rights(capabilities: frozenset[str]) -> Check:
 
 
 def _bpf_features(capabilities: frozenset[str]) -> Iterator[Check]:
-    """Ask the kernel for its BPF features, which takes the rights to use BPF."""
+    """Check the kernel's BPF features, which requires permission to use BPF."""
     if missing := missing_for_bpf(capabilities):
         yield Check(
             "BPF",
@@ -179,7 +178,7 @@ def _bcc() -> Check:
 
 
 def _probe_programs() -> Check:
-    """Load the programs that count and time hits, with keys that are strings."""
+    """Load the programs that count and time hits, with strings as keys."""
     from rbtrace_py.bpf.attach import choose_attacher
     from rbtrace_py.bpf.group_recorder import GroupShape
     from rbtrace_py.bpf.probe_engine import Engine
@@ -200,7 +199,7 @@ def _probe_programs() -> Check:
 
 
 def _stack_walks() -> Check:
-    """Load the programs that walk stacks, for each mode that differs in them."""
+    """Load the programs that walk stacks, for each mode with a different program."""
     from rbtrace_py.aggregate.sampling import Statistics
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
@@ -274,11 +273,11 @@ def _yama(kernel: Kernel, capabilities: frozenset[str]) -> Check:
 
 
 def _reading(kernel: Kernel, capabilities: frozenset[str]) -> Check:
-    """Check whose stacks may be read (dump, top, stacks, record): this takes no BPF."""
+    """Check whose stacks are readable (dump, top, stacks, record) without BPF."""
     name, scope = "stacks", kernel.yama or 0
     if scope < 3 and "CAP_SYS_PTRACE" in capabilities:
         return Check(name, CheckStatus.OK, "of any process (CAP_SYS_PTRACE)")
-    # Without BPF as well, nothing is left but agents that let in their own user.
+    # Without BPF as well, only agents remain, which let in their own user.
     is_failed = scope >= 2 and missing_for_bpf(capabilities)
     status = CheckStatus.FAIL if is_failed else CheckStatus.WARN
     if scope >= 3:
@@ -297,7 +296,7 @@ _AS_PTRACER = {
     2: "Run as root, or with CAP_SYS_PTRACE",
     3: "Reboot with a lower kernel.yama.ptrace_scope",
 }
-"""Advice by the scope of Yama."""
+"""Advice by Yama's scope."""
 
 
 def _lockdown(kernel: Kernel) -> Check:
@@ -324,7 +323,7 @@ def _pid_namespace() -> Check:
 
 
 def process_checks(pid: int) -> list[Check]:
-    """Check what process ``pid`` has, and allows to us."""
+    """Check the features of process ``pid``, and whether we may use them."""
     try:
         with Process(pid) as process:
             return list(_process(process))
@@ -375,7 +374,7 @@ def _memory(process: Process) -> Check:
 
 
 def _stacks(process: Process) -> Check:
-    """Is its Ruby known, and is what is known of it confirmed by the binary?"""
+    """Check whether the process's Ruby is known and its layout verified."""
     name = "Ruby stacks"
     try:
         attached = attach(process)

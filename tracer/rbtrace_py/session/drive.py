@@ -1,4 +1,4 @@
-"""The one driver of all sessions: duration, count, intervals, progress, the end."""
+"""The driver of all sessions: duration, count, intervals, progress, and the end."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ from typing import Protocol
 from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
 
 EARLY_SECONDS = 0.02
-"""How much sooner than it has to a session may return: not to wake up twice."""
+"""Seconds by which ``advance`` may return early, to avoid a second wakeup."""
 
 
 class Session(Protocol):
-    """A session that was entered, as ``drive`` needs it, whatever it looks at."""
+    """An entered session of any kind, for ``drive``."""
 
     @property
     @abstractmethod
     def is_over(self) -> bool:
-        """Have all targets ended?"""
+        """True if all targets have exited."""
 
     @property
     @abstractmethod
     def seen(self) -> int:
-        """The number so far of what ``Limits.count`` limits."""
+        """Number of events so far, for ``Limits.count``."""
 
     @abstractmethod
     def advance(self, until: float, most: int | None) -> None:
-        """Work, or wait for work, until a time of the monotonic clock, in seconds.
+        """Work, or wait for work.
 
-        Returns sooner, too: once ``most`` was seen, where it is over, or up to
-        EARLY_SECONDS before ``until``.
+        Args:
+            until: End time of the monotonic clock, in seconds. The session may return
+                up to EARLY_SECONDS before.
+            most: Return once this many events were seen; None: no limit.
         """
 
     @abstractmethod
     def refresh(self) -> None:
-        """Keep up with what comes and goes; about every REFRESH_SECONDS."""
+        """Update processes and probes, about every REFRESH_SECONDS."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Stop. What was seen can still be read."""
+        """Stop the session; results can still be read."""
 
 
 def drive(
@@ -51,10 +53,15 @@ def drive(
     on_tick: Callable[[float], object] = lambda seconds: None,
     on_interval: Callable[[], object] = lambda: None,
 ) -> None:
-    """Let a session work until a limit, the targets' end, or ``stop``; finish it.
+    """Run a session until a limit, the targets' end, or ``stop``; then finish it.
 
-    stop: asked some ten times a second, as ``on_tick`` gets the seconds so far
-    on_interval: called where an interval ends, the last, shorter one too
+    Args:
+        session: The entered session.
+        limits: Its limits.
+        stop: Called before each step; True ends the session.
+        on_tick: Called about ten times per second, with the seconds so far.
+        on_interval: Called at the end of each interval, including the last, shorter
+            one.
     """
     for _ in turns(session, limits, stop, on_tick, on_interval):
         pass
@@ -67,10 +74,10 @@ def turns(
     on_tick: Callable[[float], object] = lambda seconds: None,
     on_interval: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
-    """Do what ``drive`` does, one turn at a time.
+    """Run a session like ``drive``, step by step.
 
-    Yields after each turn, and once more at the end, so that a caller that is itself
-    an iterator can hand on what has come.
+    Yields after each step, and once more at the end, so that a caller that is an
+    iterator itself can pass on new events.
     """
     start = time.monotonic()
     refresh = start + REFRESH_SECONDS
@@ -97,7 +104,7 @@ def turns(
 
 
 def _is_over(session: Session) -> bool:
-    """Processes that have ended may have left children, which are found first."""
+    """Return whether it is over; ended processes may have children to find first."""
     if session.is_over:
         session.refresh()
     return session.is_over

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 REFRESH_SECONDS = 0.1
-"""How often a session that may grow looks for what is new."""
+"""Seconds between two updates of a session that may grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a session; the first that is reached ends it; None: until stopped.
+    """Limits of a session. The session ends at the first limit. None: no limit.
 
-    duration: seconds
-    count: events; it ends soon after so many were seen
-    interval: seconds between snapshots
+    Attributes:
+        duration: Seconds.
+        count: Events; the session ends soon after this many were seen.
+        interval: Seconds between snapshots.
     """
 
     duration: float | None = None

@@ -1,4 +1,4 @@
-"""Choice of the session that answers a question: of probes, or of the agent's hook."""
+"""Choice of the session for a query: by probes, or by the agent's hook."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ _OF_PROBES = {"latency": Latency, "count": Count}
 
 @dataclass(frozen=True, slots=True)
 class QuerySource:
-    """Options of what both probes and the agent may answer.
+    """Options of queries that both probes and the agent can answer.
 
-    via: ``agent``, ``probes`` or ``auto``
-    selectors: which methods; none: every one
-    c_calls: methods written in C too
-    backtrace: of exceptions
-    digits: significant ones of what the agent times, 2 or 3; None: its default
+    Attributes:
+        via: ``agent``, ``probes``, or ``auto``.
+        selectors: Selectors of methods; empty: all methods.
+        c_calls: Include methods written in C.
+        backtrace: Include backtraces of exceptions.
+        digits: Significant digits of the agent's durations, 2 or 3; None: its default.
     """
 
     via: str = "auto"
@@ -46,15 +47,23 @@ def counting_session(
     options: ProbeOptions,
     source: QuerySource,
 ) -> CountingSession:
-    """Return the session that answers ``latency`` or ``count``, not yet begun.
+    """Return the session for ``latency`` or ``count``, which is not entered yet.
 
-    Raises UsageError and NoAgent.
+    Args:
+        command: ``latency`` or ``count``.
+        targets: The processes.
+        words: Probes, or words of the agent.
+        options: Options of probes.
+        source: Options of the choice.
+
+    Raises:
+        UsageError, NoAgent: As ``choose`` raises.
     """
     has_methods = bool({"method", ":method"} & set(words))
     selecting = "--c-calls" if source.c_calls and has_methods else ""
     if source.selectors:
         selecting = "-m"
-        # With the colon: a user's probe of that name takes no selectors.
+        # With a colon, because a user's probe named method has no selectors.
         words = words if has_methods else (*words, ":method")
     found = choose(
         targets, command, words, source.via, options.wait, selecting, options.by
@@ -104,9 +113,10 @@ def tracing_session(
     options: ProbeOptions,
     source: QuerySource,
 ) -> Trace | Exceptions:
-    """Return the session that answers ``trace``, not yet begun.
+    """Return the session for ``trace``, which is not entered yet.
 
-    Raises UsageError and NoAgent.
+    Raises:
+        UsageError, NoAgent: As ``choose`` raises.
     """
     found = choose(targets, "trace", words, source.via, options.wait)
     if found.is_agent:
