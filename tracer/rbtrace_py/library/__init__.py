@@ -1,9 +1,9 @@
-"""The package as a library: look into Ruby processes from a Python program.
+"""The library: profile and trace Ruby processes from a Python program.
 
-``from rbtrace_py import attach, latency, …`` has all that is in ``__all__`` here; it is
-imported when it is first used. docs/library.md tells it with examples. Whatever goes
-wrong for a reason outside of the program is an ``RbtraceError``, whose ``hint`` says
-what to do. Nothing here prints.
+``from rbtrace_py import attach, latency, …`` provides the names in ``__all__``. Each
+name is imported on first use. docs/library.md has examples. Errors that are not bugs in
+the calling program are ``RbtraceError``s, and their ``hint`` names a remedy. The
+library prints nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions that the agent inside a process answers, and the agent itself."""
+"""Requests to the agent inside a process, and loading and stopping the agent."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Evaluation:
     """The value of Ruby code that ran in a process.
 
     Attributes:
-        value: Its ``inspect``.
-        class_name: Its class.
-        time_ns: How long the code took.
-        out: What the code printed to standard output.
-        err: What the code printed to standard error.
+        value: ``inspect`` of the value.
+        class_name: Class of the value.
+        time_ns: Run time of the code in ns.
+        out: Standard output of the code.
+        err: Standard error of the code.
     """
 
     value: str
@@ -38,10 +38,10 @@ class RubyError(RbtraceError):
 
     Attributes:
         class_name: Class of the exception.
-        message: Its message.
-        backtrace: Its backtrace, the innermost first.
-        out: What the code printed to standard output before.
-        err: What the code printed to standard error before.
+        message: Message of the exception.
+        backtrace: Backtrace of the exception, the innermost call first.
+        out: Standard output of the code before the exception.
+        err: Standard error of the code before the exception.
     """
 
     def __init__(self, raised: Raised, out: str, err: str) -> None:
@@ -68,14 +68,14 @@ def eval(  # noqa: A001 -- the command's name
         pid: A process that has loaded the agent.
         code: Ruby code; its side effects remain.
         file: Name of the code in ``__FILE__`` and backtraces.
-        timeout: Seconds after which the code is ended.
+        timeout: Seconds after which the code is aborted.
         attach: Load the agent if the process lacks it.
         yes: Load it even if a seccomp filter cannot be read; see ``attach_agent``.
 
     Raises:
         RubyError: The code raised an exception.
         NoSuchTarget: The process does not exist or lacks the agent.
-        NotPermitted: The kernel or the agent denies it.
+        NotPermitted: The kernel or the agent denies permission.
     """
     out, err = commands.CollectedOutput(), commands.CollectedOutput()
     with Subject(pid, attach=attach, yes=yes).opened() as targets:
@@ -89,7 +89,7 @@ def eval(  # noqa: A001 -- the command's name
 def backtraces(
     pid: int, *, attach: bool = False, yes: bool = False
 ) -> list[ThreadBacktrace]:
-    """Return the backtrace of each thread as Ruby has it, the agent's own included.
+    """Return Ruby's own backtrace of each thread, the agent's thread included.
 
     Args:
         pid: A process that has loaded the agent.
@@ -97,7 +97,7 @@ def backtraces(
         yes: Load it even if a seccomp filter cannot be read; see ``attach_agent``.
 
     Raises:
-        RbtraceError: As of ``eval``.
+        RbtraceError: See ``eval``.
     """
     with Subject(pid, attach=attach, yes=yes).opened() as targets:
         [process] = commands.processes(targets)
@@ -113,7 +113,7 @@ def memory(pid: int, *, attach: bool = False, yes: bool = False) -> MemoryUse:
         yes: Load it even if a seccomp filter cannot be read; see ``attach_agent``.
 
     Raises:
-        RbtraceError: As of ``eval``.
+        RbtraceError: See ``eval``.
     """
     with Subject(pid, attach=attach, yes=yes).opened() as targets:
         [process] = commands.processes(targets)
@@ -121,20 +121,20 @@ def memory(pid: int, *, attach: bool = False, yes: bool = False) -> MemoryUse:
 
 
 def attach_agent(pid: int, *, hook: bool = True, yes: bool = False) -> AttachResult:
-    """Load the agent into a process that never loaded it.
+    """Load the agent into a process that has not loaded it.
 
-    The process is paused for about a millisecond. The agent, a sleeping thread and a
-    socket, stays there until the process ends.
+    The process is paused for about a millisecond. The agent consists of a sleeping
+    thread and a socket, and stays until the process ends.
 
     Args:
-        pid: The process.
-        hook: With method events; needs a C compiler once if the package has no
+        pid: Process ID.
+        hook: Enable method events. This needs a C compiler once if the package has no
             compiled hook for this machine.
-        yes: Load it even if the process has a seccomp filter that cannot be read. A
-            filter that kills may end the process.
+        yes: Load the agent even if the process has a seccomp filter that cannot be
+            read. A filter that kills may end the process.
 
     Returns:
-        The cost of loading; without ``cost`` if the process had the agent before.
+        The cost of loading. ``cost`` is None if the process already had the agent.
 
     Raises:
         RbtraceError: Loading could harm the process, or it does not run Ruby.
@@ -150,22 +150,22 @@ def detach_agent(pid: int, *, yes: bool = False) -> Detached:
     """Stop the agent in a process.
 
     Args:
-        pid: The process.
-        yes: Also where that ends another tracer's work.
+        pid: Process ID.
+        yes: Stop it even if that ends another tracer's work.
 
     Raises:
-        RbtraceError: There is no agent, or another tracer uses it.
+        RbtraceError: The process has no agent, or another tracer uses it.
     """
     with Process(pid) as process:
         return attach.detach(process, Subject(pid, yes=yes).confirm)
 
 
 def probes(pids: Pids, *words: str) -> list[Listed]:
-    """Return the USDT probes of processes, and whether somebody traces them.
+    """Return the USDT probes of processes, and whether they are traced.
 
     Args:
         pids: One process or several.
-        *words: Names or globs to select by.
+        *words: Names or globs of probes to return.
 
     Raises:
         NoSuchProbe: A word matches no probe.

@@ -31,11 +31,10 @@ class ProcessKeywords(TypedDict, total=False):
     """Keyword arguments of all functions that attach.
 
     Attributes:
-        subprocesses: Include child processes, also those that come later.
-        yes: Do what is irreversible or can harm the process; without it such things
-            raise ``NotConfirmed``, which says what they are.
-        wait: Seconds to wait for a probe or an agent that is not there yet;
-            ``math.inf``: for ever.
+        subprocesses: Include child processes, also those that start later.
+        yes: Accept actions that are irreversible or can harm the process. Otherwise,
+            such an action raises ``NotConfirmed``, which names it.
+        wait: Seconds to wait for a missing probe or agent; ``math.inf`` for no limit.
     """
 
     subprocesses: bool
@@ -44,23 +43,24 @@ class ProcessKeywords(TypedDict, total=False):
 
 
 class AgentKeywords(ProcessKeywords, total=False):
-    """Keyword arguments of functions that the agent in a process may answer.
+    """Keyword arguments of functions that can use the agent in a process.
 
     Attributes:
-        attach: Load the agent into a process that lacks it. It stays there, with a
-            sleeping thread and a socket, until the process ends.
+        attach: Load the agent into a process that lacks it. The agent stays there, with
+            a sleeping thread and a socket, until the process ends.
     """
 
     attach: bool
 
 
 class ProbeKeywords(ProcessKeywords, total=False):
-    """Keyword arguments of ``values``, too.
+    """Keyword arguments of ``values``.
 
     Attributes:
         by: Group by this argument of the probes, or by ``pid`` or ``tid``.
-        filter: Only matching events: ``'id > 10 and sku == "tea"'``.
-        max_keys: Groups to keep; the rest is one group, whose ``is_other`` is true.
+        filter: Condition on events: ``'id > 10 and sku == "tea"'``.
+        max_keys: Maximum number of groups. The rest is one group, whose ``is_other`` is
+            true.
     """
 
     by: str | None
@@ -69,22 +69,22 @@ class ProbeKeywords(ProcessKeywords, total=False):
 
 
 class EventKeywords(ProbeKeywords, AgentKeywords, total=False):
-    """Keyword arguments of ``latency`` and ``count``, too.
+    """Keyword arguments of ``latency`` and ``count``.
 
     Attributes:
-        via: Event source for methods, gc, raise and objects: ``agent``, ``probes``
-            (Ruby's built-in ones) or ``auto``.
+        via: Event source for methods, gc, raise, and objects: ``agent``, ``probes``
+            (Ruby's built-in ones), or ``auto``.
     """
 
     via: str
 
 
 class MethodKeywords(AgentKeywords, total=False):
-    """Keyword arguments of ``methods``, too.
+    """Keyword arguments of ``methods``.
 
     Attributes:
-        by: Group by ``method`` (the default), ``class`` or ``pid``.
-        c_calls: Include methods written in C; the process stays slower afterwards.
+        by: Group by ``method`` (the default), ``class``, or ``pid``.
+        c_calls: Include methods written in C. The process stays slower afterwards.
         digits: Significant digits of percentiles, 2 (the default) or 3.
     """
 
@@ -95,7 +95,7 @@ class MethodKeywords(AgentKeywords, total=False):
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """All keyword arguments, with what they are where they are not given."""
+    """All keyword arguments with their defaults."""
 
     subprocesses: bool = False
     attach: bool = False
@@ -123,10 +123,11 @@ class _Query:
 
 
 class Measurement(Closing, Generic[R]):
-    """A measurement without an end of its own; use it in ``with``.
+    """A measurement that runs until its ``with`` block ends.
 
-    Entering attaches, leaving detaches. ``latency``, ``count``, ``values`` and
-    ``methods`` make it where they get no ``seconds``. Use it from one thread.
+    Entering the block attaches, and leaving it detaches. ``latency``, ``count``,
+    ``values``, and ``methods`` return a measurement if they are called without
+    ``seconds``. Use it from one thread.
     """
 
     def __init__(
@@ -161,11 +162,11 @@ class Measurement(Closing, Generic[R]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user, a line each."""
+        """Notes for the user, one per line."""
         return () if self._session is None else tuple(self._session.notes)
 
     def result(self) -> R:
-        """Return the result so far; after the end the whole.
+        """Return the result so far, or after the end the complete result.
 
         Raises:
             UsageError: The measurement has not begun.
@@ -180,8 +181,8 @@ class Measurement(Closing, Generic[R]):
         """Wait, detach, and return the result.
 
         Args:
-            seconds: Stop after so long.
-            count: Stop soon after so many events. Without either it stops when all
+            seconds: Stop after this many seconds.
+            count: Stop soon after this many events. Without either, it stops when all
                 processes have ended.
         """
         if self._result is None:
@@ -189,12 +190,13 @@ class Measurement(Closing, Generic[R]):
         return self._finish()
 
     def intervals(self, every: float, seconds: float | None = None) -> Iterator[R]:
-        """Yield a result of each ``every`` seconds alone.
+        """Yield one result per interval.
 
         Args:
-            every: Seconds of an interval.
-            seconds: Stop after so long, with a shorter interval at the end. Without it
-                the last is the one in which all processes have ended.
+            every: Length of an interval in seconds.
+            seconds: Stop after this many seconds; the last interval may be shorter.
+                Without it, iteration stops after the interval in which all processes
+                have ended.
         """
         session = self._begun()
         found: list[R] = []
@@ -209,7 +211,7 @@ class Measurement(Closing, Generic[R]):
         self._finish()
 
     def close(self) -> None:
-        """Detach, without a result; may be called twice."""
+        """Detach without a result. A second call does nothing."""
         self._stack.close()
 
     def _begun(self) -> CountingSession:
@@ -226,7 +228,7 @@ class Measurement(Closing, Generic[R]):
 
 
 def _answer(measurement: Measurement[R], seconds: float | None) -> R | Measurement[R]:
-    """Return the result of ``seconds``; without any the measurement itself."""
+    """Return the result after ``seconds``, or without it the measurement itself."""
     if seconds is None:
         return measurement
     with measurement:
@@ -264,18 +266,20 @@ def latency(
     seconds: float | None = None,
     **options: Unpack[EventKeywords],
 ) -> Result | Measurement[Result]:
-    """Measure how long spans, pairs of probes, methods or collections take.
+    """Measure the duration of spans, pairs of probes, methods, or collections.
 
-    With ``seconds`` it blocks, and returns the result. Without, it returns a
-    measurement to use in ``with``. All times are in nanoseconds. The kernel keeps the
-    histograms, with three significant digits, so no event is lost at any rate. For
-    methods and the agent's collections, the process keeps the histograms, with two.
+    With ``seconds``, the call blocks and returns the result. Without it, the call
+    returns a measurement to use in ``with``. All times are in nanoseconds. The kernel
+    keeps the histograms, with three significant digits, so no event is lost at any
+    rate. For methods and for collections reported by the agent, the process keeps the
+    histograms, with two digits.
 
     Args:
         pids: One process or several.
         *words: Names of spans, ``BEGIN..END`` for a pair of probes, ``gc``,
-            ``gc-pause``, ``vm-lock``, ``require``, ``load``, ``cmethod`` or ``method``.
-        seconds: How long to measure.
+            ``gc-pause``, ``vm-lock``, ``require``, ``load``, ``cmethod``, or
+            ``method``.
+        seconds: Measurement time in seconds.
         **options: ``by``, ``filter``, ``max_keys``, ``via``, ``wait``,
             ``subprocesses``, ``attach``, ``yes``: see ``EventKeywords``.
 
@@ -283,10 +287,10 @@ def latency(
         A ``Result`` with a ``Group`` for each series and key.
 
     Raises:
-        NoSuchTarget: A process does not exist, or has no agent where one is needed.
+        NoSuchTarget: A process does not exist, or lacks a required agent.
         NoSuchProbe: A word matches no probe.
-        NotPermitted: The kernel denies it; the hint says what is missing.
-        NotConfirmed: It needs ``yes=True``.
+        NotPermitted: The kernel denies permission. The hint says what is missing.
+        NotConfirmed: The measurement requires ``yes=True``.
         UsageError: The words or options cannot be combined.
     """
     return _answer(_counting("latency", pids, words, _Query(**options)), seconds)
@@ -306,20 +310,20 @@ def count(
     seconds: float | None = None,
     **options: Unpack[EventKeywords],
 ) -> Result | Measurement[Result]:
-    """Count how often probes fire, methods are called or objects allocated.
+    """Count probe events, method calls, or allocated objects.
 
     Args:
         pids: One process or several.
-        *words: Names of probes, globs, ``method``, ``object``, ``raise`` or ``gc``.
-        seconds: How long to count. Without it the return value is a measurement to
-            use in ``with``.
-        **options: As of ``latency``.
+        *words: Names of probes, globs, ``method``, ``object``, ``raise``, or ``gc``.
+        seconds: Measurement time in seconds. Without it, the return value is a
+            measurement to use in ``with``.
+        **options: See ``latency``.
 
     Returns:
         A ``Result`` whose groups have a ``count`` and no histogram.
 
     Raises:
-        RbtraceError: As of ``latency``.
+        RbtraceError: See ``latency``.
     """
     return _answer(_counting("count", pids, words, _Query(**options)), seconds)
 
@@ -349,23 +353,23 @@ def values(
 ) -> Result | Measurement[Result]:
     """Measure the distribution of an argument's values.
 
-    Numbers give a histogram with three significant digits. Strings, symbols and
-    booleans are counted: each is the ``key`` of a group.
+    Numbers give a histogram with three significant digits. Strings, symbols, and
+    booleans are counted: each value is the ``key`` of a group.
 
     Args:
         pids: One process or several.
         *words: Names of probes.
-        argument: The name of one of their arguments.
-        seconds: How long to measure. Without it the return value is a measurement to
-            use in ``with``.
+        argument: Name of an argument of these probes.
+        seconds: Measurement time in seconds. Without it, the return value is a
+            measurement to use in ``with``.
         **options: ``by``, ``filter``, ``max_keys``, ``wait``, ``subprocesses``,
             ``yes``: see ``ProbeKeywords``.
 
     Returns:
-        A ``Result``; its ``unit`` is the argument's type, or ``ns`` for a duration.
+        A ``Result``. Its ``unit`` is the argument's type, or ``ns`` for a duration.
 
     Raises:
-        RbtraceError: As of ``latency``.
+        RbtraceError: See ``latency``.
     """
     query = _Query(**options)
     subject = query.subject(pids)
@@ -393,17 +397,17 @@ def methods(
     seconds: float | None = None,
     **options: Unpack[MethodKeywords],
 ) -> MethodResult | Measurement[MethodResult]:
-    """Measure every call of Ruby methods: calls, total, self and a histogram of each.
+    """Measure the calls, total time, self time, and histogram of each Ruby method.
 
     The agent's hook counts inside the process, so the process must have loaded the
-    agent, or get it by ``attach=True``. All times are in nanoseconds.
+    agent, or ``attach=True`` loads it. All times are in nanoseconds.
 
     Args:
         pids: One process or several.
-        *selectors: Only matching methods: ``total``, ``Order#total``, ``Order.find``,
-            ``Order#``, ``Order.``; none: every method.
-        seconds: How long to measure. Without it the return value is a measurement to
-            use in ``with``.
+        *selectors: Methods to measure: ``total``, ``Order#total``, ``Order.find``,
+            ``Order#``, ``Order.``. Without selectors, every method is measured.
+        seconds: Measurement time in seconds. Without it, the return value is a
+            measurement to use in ``with``.
         **options: ``by``, ``c_calls``, ``digits``, ``wait``, ``subprocesses``,
             ``attach``, ``yes``: see ``MethodKeywords``.
 
@@ -411,7 +415,7 @@ def methods(
         A ``MethodResult``, whose groups are ``MethodGroup``s.
 
     Raises:
-        RbtraceError: As of ``latency``.
+        RbtraceError: See ``latency``.
     """
     query = _Query(**options, via="agent")
     measurement: Measurement[MethodResult]

@@ -20,14 +20,15 @@ def read_recording(
     """Read a recording, as ``rbtrace-py report`` does.
 
     Args:
-        path: A file of samples or of calls, or a folder of ``calls --keep``. Calls are
-            folded: the weight of a stack is the time in its newest method, in ns.
+        path: File of samples or calls, or folder of ``calls --keep``. Calls are folded:
+            the weight of a stack is the time in its newest method, in ns.
         filters: Conditions on samples and calls. Without them, all are read.
         idle: Include idle samples, in which a thread waits for work.
 
     Raises:
         BadRecording: The file is not a recording.
-        UsageError: A filter's expression is malformed, or it has states of calls.
+        UsageError: A filter's expression is malformed, or the filters select states of
+            calls.
         OSError: The file cannot be read.
     """
     found = open_recording(path, filters).read()
@@ -38,7 +39,7 @@ def read_calls(path: str, filters: Filters | None = None) -> Iterator[MethodCall
     """Read each call of a recording, in the order in which calls ended.
 
     Args:
-        path: A file of ``rbtrace-py calls --record``, or a folder of ``calls --keep``.
+        path: File of ``rbtrace-py calls --record``, or folder of ``calls --keep``.
         filters: Conditions on calls. Without them, all are read.
 
     Returns:
@@ -46,7 +47,8 @@ def read_calls(path: str, filters: Filters | None = None) -> Iterator[MethodCall
 
     Raises:
         BadRecording: The file is not a recording.
-        UsageError: It has samples, not calls, or the filters do not apply to calls.
+        UsageError: The file contains samples, not calls, or the filters do not apply to
+            calls.
         OSError: The file cannot be read.
     """
     recording = open_recording(path, filters)

@@ -50,26 +50,28 @@ def attach(
     pause: bool = False,
     ruby_version: str | None = None,
 ) -> Sampler:
-    """Attach to running Ruby processes, whose stacks can then be sampled.
+    """Attach to running Ruby processes, to sample their stacks.
 
     Args:
         pids: One process or several.
         rate: Samples per second.
-        mode: ``cpu``: threads that are on a CPU; ``wall``: all, each with its state.
-        idle: In mode wall, include threads that sleep.
-        subprocesses: Include child processes, also those that come later.
+        mode: ``cpu`` for threads on a CPU, or ``wall`` for all threads, each with its
+            state.
+        idle: Include sleeping threads in mode wall.
+        subprocesses: Include child processes, also those that start later.
         pause: Pause a process while its stacks are read.
-        ruby_version: Use the layout of this Ruby (``3.2``), whatever they report.
+        ruby_version: Use the layout of this Ruby (``3.2``), whatever version the
+            processes report.
 
     Returns:
         A ``Sampler`` to use in ``with``.
 
     Raises:
         NoSuchTarget: A process does not exist.
-        NotPermitted: The kernel denies it; the hint says what is missing.
-        NotRuby: A process is no Ruby.
-        UnknownRuby: The structures of its Ruby are not known.
-        UsageError: There is no such mode, or no process is given.
+        NotPermitted: The kernel denies permission. The hint says what is missing.
+        NotRuby: A process does not run Ruby.
+        UnknownRuby: The layout of this Ruby is unknown.
+        UsageError: The mode is unknown, or no process is given.
     """
     modes = [one.value for one in MEMORY_MODES]
     if mode not in modes:
@@ -79,9 +81,9 @@ def attach(
 
 
 class Sampler(Closing):
-    """Processes that were attached to; made by ``attach``, closed by ``with``.
+    """Attached processes; made by ``attach``, and closed at the end of ``with``.
 
-    The processes go on as they are, before, while and after.
+    Sampling does not change the processes.
     """
 
     def __init__(self, targets: Targets, options: SamplingOptions) -> None:
@@ -94,12 +96,12 @@ class Sampler(Closing):
 
     @property
     def statistics(self) -> Statistics:
-        """Return how many samples there were so far, and what was late or failed."""
+        """Return the numbers of samples so far, and of late and failed samples."""
         return self._sampling.statistics
 
     @property
     def meta(self) -> Meta:
-        """Processes, Ruby versions, rate and mode."""
+        """Processes, Ruby versions, rate, and mode."""
         return self._sampling.meta
 
     @property
@@ -110,25 +112,25 @@ class Sampler(Closing):
 
     @property
     def threads(self) -> tuple[RubyThread, ...]:
-        """All Ruby threads, as of the last look a tenth of a second ago."""
+        """All Ruby threads, at most a tenth of a second old."""
         return tuple(one for ruby in self._sampling.rubies for one in ruby.threads)
 
     @property
     def is_over(self) -> bool:
-        """Have all processes ended?"""
+        """True if all processes have ended."""
         return self._sampling.is_over
 
     def samples(
         self, seconds: float | None = None, count: int | None = None
     ) -> Iterator[Sample]:
-        """Sample, and yield what each thread was doing, in order of time.
+        """Sample, and yield the stack of each thread, in order of time.
 
-        Samples come up to a tenth of a second late. Nothing is sampled while your
-        program works on one: do what takes long afterwards.
+        Samples arrive up to a tenth of a second late. Sampling stops while the calling
+        program processes a sample, so defer slow work.
 
         Args:
-            seconds: Stop after so long.
-            count: Stop after so many samples. Without either it stops when all
+            seconds: Stop after this many seconds.
+            count: Stop after this many samples. Without either, it stops when all
                 processes have ended.
         """
         if count == 0:
@@ -151,11 +153,11 @@ class Sampler(Closing):
     def profile(
         self, seconds: float | None = None, count: int | None = None
     ) -> Profile:
-        """Sample, and count equal stacks; that is less work than ``samples``.
+        """Sample, and count equal stacks. This takes less work than ``samples``.
 
         Args:
-            seconds: Stop after so long.
-            count: Stop after so many samples.
+            seconds: Stop after this many seconds.
+            count: Stop after this many samples.
         """
         counts, before = StackCounts(self.statistics), self.statistics.copy()
         self._run(counts.add, seconds, count)
@@ -168,9 +170,9 @@ class Sampler(Closing):
         """Sample into a file that ``read_recording`` and ``rbtrace-py report`` read.
 
         Args:
-            path: The file.
-            seconds: Stop after so long.
-            count: Stop after so many samples.
+            path: Output file.
+            seconds: Stop after this many seconds.
+            count: Stop after this many samples.
 
         Raises:
             OSError: The file cannot be written.
@@ -189,18 +191,18 @@ class Sampler(Closing):
         drive(SamplingPasses(self._sampling, add), self._limits(seconds, count))
 
     def _limits(self, seconds: float | None, count: int | None) -> Limits:
-        # The statistics include everything that was sampled before.
+        # The statistics include all earlier samples.
         most = None if count is None else self.statistics.samples + count
         return Limits(seconds, most)
 
     def close(self) -> None:
-        """Let go of the processes; may be called twice."""
+        """Release the processes. A second call does nothing."""
         self._sampling.close()
         self._targets.close()
 
 
 def count_samples(samples: Iterable[Sample]) -> Profile:
-    """Count samples that you chose or changed; their weights are nanoseconds.
+    """Count samples that you selected or changed. Their weights are nanoseconds.
 
     Args:
         samples: ``count_samples(s for s in sampler.samples(seconds=1) if …)``.
@@ -219,11 +221,11 @@ def fold(
     """Return weights by folded stack: ``{"<main> a.rb;Order#total b.rb": 42}``.
 
     Args:
-        profile: What was sampled.
-        lines: Keep lines of a method apart.
-        threads: Threads as outermost frames.
-        states: States of threads as outermost frames.
-        reverse: The innermost frame first.
+        profile: Counted samples.
+        lines: Distinguish lines of a method.
+        threads: Add threads as outermost frames.
+        states: Add states of threads as outermost frames.
+        reverse: Put the innermost frame first.
     """
     return folded_rows(profile.counts, Folding(lines, threads, states, reverse))
 
@@ -243,19 +245,19 @@ def render(
     reverse: bool = False,
     title: str = "",
 ) -> bytes:
-    """Return a profile in one of ``formats()``; text is UTF-8.
+    """Return a profile in one of ``formats()``. Text is UTF-8.
 
     Args:
-        profile: What was sampled.
+        profile: Counted samples.
         format_: One of ``formats()``.
-        lines: Keep lines of a method apart.
-        threads: Threads as outermost frames.
-        states: States of threads as outermost frames.
-        reverse: The innermost frame first.
+        lines: Distinguish lines of a method.
+        threads: Add threads as outermost frames.
+        states: Add states of threads as outermost frames.
+        reverse: Put the innermost frame first.
         title: Title of the report.
 
     Raises:
-        UsageError: There is no such format.
+        UsageError: The format is unknown.
     """
     folding = Folding(lines, threads, states, reverse)
     file = io.BytesIO()
@@ -269,22 +271,23 @@ def dump(
     fibers: bool = False,
     pause: bool = False,
     ruby_version: str | None = None,
-    locals: bool = False,  # noqa: A002 -- it is the option's name
+    locals: bool = False,  # noqa: A002 -- the option's name
 ) -> Dump:
     """Return all threads of a process and their stacks, once.
 
     Args:
-        pid: The process.
-        fibers: Include fibers that are suspended.
+        pid: Process ID.
+        fibers: Include suspended fibers.
         pause: Pause the process while its stacks are read.
-        ruby_version: Use the layout of this Ruby (``3.2``), whatever it reports.
-        locals: Read arguments and local variables; no method of the program is called.
+        ruby_version: Use the layout of this Ruby (``3.2``), whatever version the
+            process reports.
+        locals: Read arguments and local variables. No method of the program is called.
 
     Raises:
         NoSuchTarget: The process does not exist.
-        NotPermitted: The kernel denies it; the hint says what is missing.
-        NotRuby: The process is no Ruby.
-        UnknownRuby: The structures of its Ruby are not known.
+        NotPermitted: The kernel denies permission. The hint says what is missing.
+        NotRuby: The process does not run Ruby.
+        UnknownRuby: The layout of this Ruby is unknown.
     """
     options = DumpOptions(fibers, pause, ruby_version, locals=locals)
     with Process(pid) as process:
@@ -298,22 +301,23 @@ def dump_core(
     fibers: bool = False,
     ruby_version: str | None = None,
     symbols: Mapping[str, int] | None = None,
-    locals: bool = False,  # noqa: A002 -- it is the option's name
+    locals: bool = False,  # noqa: A002 -- the option's name
 ) -> Dump:
     """Return all threads in a core file and their stacks.
 
     Args:
-        path: The core file.
-        exe: Its program, or its libruby.
-        fibers: Include fibers that are suspended.
-        ruby_version: Use the layout of this Ruby (``3.2``), whatever it reports.
+        path: Core file.
+        exe: Program of the core, or its libruby.
+        fibers: Include suspended fibers.
+        ruby_version: Use the layout of this Ruby (``3.2``), whatever version the core
+            reports.
         symbols: Addresses of symbols that the program lacks.
         locals: Read arguments and local variables.
 
     Raises:
-        NotRuby: The core is of no Ruby.
-        UnknownRuby: The structures of its Ruby are not known.
-        RbtraceError: The file is no core, or lacks memory.
+        NotRuby: The core's process did not run Ruby.
+        UnknownRuby: The layout of this Ruby is unknown.
+        RbtraceError: The file is not a core, or lacks memory.
         OSError: The file cannot be read.
     """
     options = CoreOptions(

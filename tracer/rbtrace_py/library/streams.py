@@ -40,18 +40,18 @@ class MethodCall:
     """A call of a method, as it ended.
 
     Attributes:
-        name: ``Order#total``, ``Order.find``; ``garbage_collect`` of a collection.
-        pid: Process, as we see it.
-        tid: The kernel's thread id, as the process sees it.
+        name: ``Order#total``, ``Order.find``, or ``garbage_collect`` for a collection.
+        pid: Process ID, as the tracer sees it.
+        tid: Kernel thread ID, as the process sees it.
         thread: Name of the thread; empty if it has none.
         fiber: 1 for the first stack of a thread, 2 for the next.
-        depth: How many recorded calls are around it.
-        start_ns: When it began, in ns since 1970 (``CLOCK_REALTIME``).
-        duration_ns: None if it was not seen to return.
-        cpu_ns: CPU time of the thread in it, where that decides (``slow_cpu``).
-        values: Expressions of its selector, and what they were as it began.
-        path, line: Where the method is defined; None if unknown.
-        is_c: Is it written in C?
+        depth: Number of enclosing recorded calls.
+        start_ns: Start time in ns since 1970 (``CLOCK_REALTIME``).
+        duration_ns: Duration in ns. None if its return was not seen.
+        cpu_ns: CPU time of the thread during the call, in ns, if ``slow_cpu`` is used.
+        values: Expressions of its selector, and their values when the call began.
+        path, line: Location of the method's definition; None if unknown.
+        is_c: True if the method is written in C.
     """
 
     name: str
@@ -72,10 +72,10 @@ class MethodCall:
 def method_calls(
     events: Iterable[ReportedCall], names: Mapping[Thread, str]
 ) -> Iterator[MethodCall]:
-    """Yield each call of which the beginning was seen, as it ends.
+    """Yield each call whose beginning was seen, as it ends.
 
     Args:
-        events: Events of calls; entries, losses, and exceptions are skipped.
+        events: Events of calls. Entries, losses, and exceptions are skipped.
         names: Names of threads.
     """
     for reported in events:
@@ -101,7 +101,7 @@ def method_calls(
 
 
 class _Source(Closing, Generic[E]):
-    """A session that has begun, whose events are made into what a user gets."""
+    """A running session that converts its events for the user."""
 
     @property
     @abstractmethod
@@ -113,14 +113,17 @@ class _Source(Closing, Generic[E]):
 
     @abstractmethod
     def events(self, seconds: float) -> Iterator[E]:
-        """Yield what has come; wait up to ``seconds`` if nothing has."""
+        """Yield the pending events; wait up to ``seconds`` if there are none."""
 
     @abstractmethod
     def refresh(self) -> None: ...
 
     @abstractmethod
     def drain(self) -> Iterator[E]:
-        """Detach; yield what had come by then. Raises what ended it too early."""
+        """Detach and yield the pending events.
+
+        Raises the error that ended the session early, if any.
+        """
 
     @abstractmethod
     def drop(self) -> None:
@@ -210,7 +213,7 @@ class _CallSource(_Source[MethodCall]):
 
 
 class _Taking(Session, Generic[E]):
-    """A source as ``turns`` drives it; ``taken``: what came and nobody has got yet."""
+    """Source driven by ``turns``; ``taken`` holds events that are not read yet."""
 
     seen = 0
 
@@ -233,16 +236,16 @@ class _Taking(Session, Generic[E]):
         self._source.refresh()
 
     def finish(self) -> None:
-        """Do nothing: what comes at the end is not gathered, as it may be much."""
+        """Do nothing: the last events may be too many to collect."""
 
 
 class EventStream(Closing, Generic[E]):
-    """Events of processes; iterate over it, in ``with`` or without.
+    """Stream of events of processes. Iterate over it, inside ``with`` or without.
 
     In ``with``, entering attaches and leaving detaches. Without, the loop does both: it
-    detaches at its end, at ``break`` and at an exception, Ctrl-C included. Events that
-    come while nobody asks for the next one wait in a buffer; once that is full they are
-    lost, and counted in ``losses``. Use it from one thread.
+    detaches at its end, at ``break``, and at an exception, Ctrl-C included. Events wait
+    in a buffer until the loop reads them. If the buffer is full, new events are lost,
+    and ``losses`` counts them. Use the stream from one thread.
     """
 
     def __init__(
@@ -261,21 +264,21 @@ class EventStream(Closing, Generic[E]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user, a line each; more may come until the end."""
+        """Notes for the user, one per line. More notes may follow until the end."""
         return () if self._source is None else tuple(self._source.notes)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counts of what is not among the events, by name (docs/formats)."""
+        """Counts of events that are not in the stream, by name (docs/formats)."""
         if self._taking is None or self._source is None:
             return dict(self._counters)
         return self._source.counters()
 
     @property
     def losses(self) -> dict[str, int]:
-        """Events that should be there and are not, by name; empty if none.
+        """Numbers of lost events by name; empty if none were lost.
 
-        Of ``calls`` they are known at the end.
+        For ``calls``, losses are known only at the end.
         """
         found = self.counters
         return {name: found[name] for name in LOSSES if found.get(name)}
@@ -296,7 +299,7 @@ class EventStream(Closing, Generic[E]):
             yield from self._events()
 
     def close(self) -> None:
-        """Detach; what has come and was not asked for is dropped."""
+        """Detach, and discard events that were not read."""
         try:
             self._end()
         finally:
@@ -328,7 +331,7 @@ def trace(
     *words: str,
     seconds: float | None = None,
     count: int | None = None,
-    filter: str | None = None,  # noqa: A002 -- it is the option's name
+    filter: str | None = None,  # noqa: A002 -- the option's name
     string_size: int = 128,
     backtrace: bool = False,
     via: str = "auto",
@@ -337,25 +340,25 @@ def trace(
     """Trace each event of probes, with its arguments, or each exception.
 
     Iterate over the return value. Each event has ``name``, ``time_ns`` (since 1970),
-    ``pid``, ``tid`` and ``arguments``, a dict.
+    ``pid``, ``tid``, and ``arguments``, a dict.
 
     Args:
         pids: One process or several.
-        *words: Names of probes, globs, or ``raise``: every exception.
-        seconds: Stop after so long.
-        count: Stop after so many events.
-        filter: Only matching events: ``'id > 10 and sku == "tea"'``.
-        string_size: Bytes to read of each string.
-        backtrace: Exceptions (``RaiseEvent``) have a ``backtrace``.
-        via: Event source of ``raise``: ``agent``, ``probes`` or ``auto``.
+        *words: Names of probes, globs, or ``raise`` for every exception.
+        seconds: Stop after this many seconds.
+        count: Stop after this many events.
+        filter: Condition on events: ``'id > 10 and sku == "tea"'``.
+        string_size: Maximum number of bytes to read of each string.
+        backtrace: Include a ``backtrace`` in exceptions (``RaiseEvent``).
+        via: Event source of ``raise``: ``agent``, ``probes``, or ``auto``.
         **options: ``wait``, ``subprocesses``, ``attach``, ``yes``: see
             ``AgentKeywords``.
 
     Returns:
-        A stream of ``Event``s, in the order the kernel saw them.
+        A stream of ``Event``s, in the order in which the kernel saw them.
 
     Raises:
-        RbtraceError: As of ``latency``, where the iteration begins.
+        RbtraceError: See ``latency``. The error is raised when the iteration begins.
     """
     subject = Subject(pids, **options)
     settings = ProbeOptions(
@@ -387,21 +390,22 @@ def calls(
 ) -> EventStream[MethodCall]:
     """Trace each call of Ruby methods, when it returns.
 
-    Iterate over the return value: inner calls come before the call around them. The
-    process must have loaded the agent, or get it by ``attach=True``.
+    Iterate over the return value. Inner calls precede the call around them. The process
+    must have loaded the agent, or ``attach=True`` loads it.
 
     Args:
         pids: One process or several.
-        *selectors: Only matching methods: ``total``, ``Order#total``, ``Order.find``,
-            ``Order#``, ``Order.``; with expressions in parentheses, their values as the
-            call begins: ``Order#add(self, item)``. None: every method.
-        seconds: Stop after so long.
-        count: Stop after so many calls.
-        slow: Only calls that take at least so many seconds.
-        slow_cpu: Only calls whose thread was on CPU for so many seconds.
+        *selectors: Methods to trace: ``total``, ``Order#total``, ``Order.find``,
+            ``Order#``, ``Order.``. Expressions in parentheses add their values when the
+            call begins: ``Order#add(self, item)``. Without selectors, every method is
+            traced.
+        seconds: Stop after this many seconds.
+        count: Stop after this many calls.
+        slow: Minimum duration of a call in seconds.
+        slow_cpu: Minimum CPU time of a call's thread in seconds.
         gc: Include garbage collections.
-        c_calls: Include methods written in C; the process stays slower afterwards.
-        sets: Names of predefined sets of methods, or files with a selector per line.
+        c_calls: Include methods written in C. The process stays slower afterwards.
+        sets: Names of predefined sets of methods, or files with one selector per line.
         **options: ``wait``, ``subprocesses``, ``attach``, ``yes``: see
             ``AgentKeywords``.
 
@@ -409,7 +413,7 @@ def calls(
         A stream of ``MethodCall``s. Its ``losses`` are known at its end.
 
     Raises:
-        RbtraceError: As of ``latency``, where the iteration begins.
+        RbtraceError: See ``latency``. The error is raised when the iteration begins.
     """
     if slow is not None and slow_cpu is not None:
         raise UsageError("slow and slow_cpu cannot be combined")

@@ -1,4 +1,4 @@
-"""The processes that a call of the library is about, and what it may do to them."""
+"""Target processes of library calls, and the risks that their user accepts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ Pids = int | Iterable[int]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Processes, and the risks that their user accepts.
+    """Processes, and the risks that the user accepts.
 
-    subprocesses: children join
-    attach: load the agent where it is missing
-    yes: accept every risk and irreversible effect
-    wait: seconds to wait for missing probes or an agent
+    Attributes:
+        pids: One process or several.
+        subprocesses: Include child processes.
+        attach: Load the agent into processes that lack it.
+        yes: Accept every risk and irreversible effect.
+        wait: Seconds to wait for missing probes or an agent.
     """
 
     pids: Pids
@@ -43,7 +45,7 @@ class Subject:
 
     @contextmanager
     def opened(self) -> Iterator[Targets]:
-        """The targets, let go of at the end."""
+        """Open the targets, and close them at the end."""
         targets = Targets.from_pids(pid_list(self.pids), self.subprocesses)
         try:
             if self.attach:
@@ -57,7 +59,11 @@ class Subject:
 
 
 def pid_list(pids: Pids) -> list[int]:
-    """Return them as a list, each once; raises UsageError for none."""
+    """Return the PIDs without duplicates.
+
+    Raises:
+        UsageError: No process is given.
+    """
     found = [pids] if isinstance(pids, int) else list(dict.fromkeys(pids))
     if not found:
         raise UsageError("no process given")
