@@ -1,1 +1,1 @@
-"""Renderings of results: text, JSON, HdrHistogram logs. They yield, others print."""
+"""Renderings of results: text, JSON, and other formats. Callers print them."""

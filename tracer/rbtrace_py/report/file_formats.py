@@ -1,11 +1,11 @@
-"""The format of a file, by its name."""
+"""The format of a file, derived from its name."""
 
 from __future__ import annotations
 
 from rbtrace_py.errors import UsageError
 
 RECORDING = "recording"
-"""Beside the names of ``formats.FORMATS``: every sample, for ``report``."""
+"""Format of recordings, which contain every sample; not among ``formats.FORMATS``."""
 
 _BY_ENDING = {
     ".svg": "flamegraph",
@@ -19,7 +19,7 @@ _BY_ENDING = {
 }
 _OF_OTHERS = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf", ".html", ".htm",
               ".xml", ".csv")  # fmt: skip
-"""Endings of formats that are not written here: such a file would not open."""
+"""Extensions of unsupported formats. Files with these names would not open."""
 _NAMES = {
     "flamegraph": "a flame graph",
     "speedscope": "a speedscope profile",
@@ -31,9 +31,10 @@ _NAMES = {
 
 
 def format_of_file(path: str | None) -> str | None:
-    """The format that a file's name says, None where it says none.
+    """Return the format that a file's name implies, or None.
 
-    Raises UsageError for one that nothing here writes.
+    Raises:
+        UsageError: The name implies an unsupported format.
     """
     name = (path or "").lower()
     for ending, format_ in _BY_ENDING.items():
@@ -49,7 +50,7 @@ def format_of_file(path: str | None) -> str | None:
 
 
 def described(format_: str) -> str:
-    """``a flame graph``."""
+    """Return a description of a format, such as ``a flame graph``."""
     return _NAMES.get(format_, f"the format {format_}")
 
 
@@ -62,7 +63,15 @@ def is_json_file(path: str | None) -> bool:
 
 
 def check_text_file(path: str | None, command: str) -> None:
-    """Raise UsageError for a file whose name says that it is no text and no JSON."""
+    """Check that a file's name fits a report in text or JSON.
+
+    Args:
+        path: Path of the file, or None for standard output.
+        command: Name of the command that writes the report.
+
+    Raises:
+        UsageError: The name implies another format.
+    """
     found = format_of_file(path)
     if found is None or found in ("speedscope", "folded"):
         return

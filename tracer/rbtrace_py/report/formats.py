@@ -1,4 +1,4 @@
-"""The formats that ``--format`` takes, for every command that has samples."""
+"""The formats of ``--format``, for every command that reports samples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ Render = Callable[[Profile, ReportOptions, BinaryIO], None]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write samples down.
+    """A format of samples.
 
-    extension: of a file of it, with the dot
-    is_text: is it for reading on a terminal, so that it goes to standard output
-        unless a file is named? Else it goes to a file by itself.
-    render: writes the whole of it, text as UTF-8
-    says_losses: does its text end with how much was sampled and how well?
-    is_summary: are its rows methods or lines, without their threads and states?
+    Attributes:
+        name: Name on the command line.
+        extension: Extension of its files, with the dot.
+        is_text: True if people read it on a terminal. It then goes to standard output
+            unless ``-o`` names a file. Other formats always go to a file.
+        render: Function that writes a complete report, with text in UTF-8.
+        says_losses: True if the text ends with the number of samples and the losses.
+        is_summary: True if its rows are methods or lines, without threads and states.
     """
 
     name: str
@@ -121,11 +123,15 @@ FORMATS = {
         Format("json", ".json", True, _lines(_json)),
     )
 }
-"""By name, in the order of ``--help``."""
+"""Formats by name, in the order of ``--help``."""
 
 
 def format_named(name: str) -> Format:
-    """UsageError if there is none."""
+    """Return a format by its name.
+
+    Raises:
+        UsageError: The format is unknown.
+    """
     if name not in FORMATS:
         raise UsageError(f"no format {name!r}", f"Use one of {', '.join(FORMATS)}")
     return FORMATS[name]

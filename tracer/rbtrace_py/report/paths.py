@@ -1,4 +1,4 @@
-"""Paths as people read them: of the application, of a gem."""
+"""Short forms of paths in the application or in a gem."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from rbtrace_py.aggregate.sourcepaths import gem_path
 
 
 def shown_path(path: str, folder: str) -> str:
-    """``puma-5.6.5 lib/puma/server.rb``; ``app/shop.rb`` of the application's folder.
+    """Return ``puma-5.6.5 lib/puma/server.rb``, or ``app/shop.rb`` for the application.
 
-    folder: the working directory of the process, empty where it is not known
+    Args:
+        path: Path of a Ruby file.
+        folder: Working directory of the process; empty if it is unknown.
     """
     gem = gem_path(path)
     if gem is not None:

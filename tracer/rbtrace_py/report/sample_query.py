@@ -11,11 +11,12 @@ from rbtrace_py.report.style import PLAIN, Style
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """Each format takes what means something to it.
+    """Options of a report. Each format ignores the options that do not apply to it.
 
-    rows: of a table, at most
-    by_total: a table has the largest total first, not the largest self
-    waits: frames whose self time a summary adds to the frame below
+    Attributes:
+        rows: Maximum number of rows of a table.
+        by_total: True if a table is sorted by total, not by self.
+        waits: Frames whose self time a summary adds to the frame below.
     """
 
     folding: Folding = field(default_factory=Folding)

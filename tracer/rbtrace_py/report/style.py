@@ -1,4 +1,4 @@
-"""Abilities of the place that a report goes to: color, characters, columns."""
+"""Capabilities of a report's destination: color, characters, columns."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ _NARROWEST = 20
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Passed to every report; it decides nothing about what is said.
+    """Capabilities of a report's destination. They do not affect the report's content.
 
-    colour: may lines hold ANSI sequences?
-    ascii: must lines be ASCII?
-    width: columns a line should not go beyond
-    spare: columns beyond that, which the terminal has
-    is_whole: are names whole, however long? Where programs read them
-    height: lines of the terminal; 0: it is none
+    Attributes:
+        colour: True if lines may contain ANSI sequences.
+        ascii: True if lines must be ASCII.
+        width: Maximum number of columns of a line.
+        spare: Further columns of the terminal.
+        is_whole: True if long names are not cut, because programs read the report.
+        height: Lines of the terminal; 0 if the destination is not a terminal.
     """
 
     colour: bool = False
@@ -33,7 +34,7 @@ class Style:
     def for_stream(
         cls, stream: TextIO, colour: bool | None = None, ascii_only: bool = False
     ) -> Style:
-        """Return the style for ``stream``. ``colour`` None: as the terminal is."""
+        """Return the style for ``stream``. Without ``colour``, the terminal decides."""
         encoding = (stream.encoding or "ascii").lower().replace("-", "")
         if colour is None:
             colour = can_move(stream) and not os.environ.get("NO_COLOR")
@@ -46,7 +47,7 @@ class Style:
 
     @property
     def room(self) -> int:
-        """Columns that a path may take: of it nothing is left out that fits."""
+        """Columns for a path, which may use the terminal's full width."""
         return self.width + self.spare
 
     def bold(self, text: str) -> str:
@@ -68,7 +69,7 @@ class Style:
         return self._paint("36", text)
 
     def pick(self, text: str, fallback: str) -> str:
-        """``text``, or ``fallback`` where only ASCII goes."""
+        """Return ``text``, or ``fallback`` if lines must be ASCII."""
         return fallback if self.ascii else text
 
     def _paint(self, code: str, text: str) -> str:
@@ -76,19 +77,19 @@ class Style:
 
 
 def can_move(stream: TextIO) -> bool:
-    """Is it a terminal that understands more than lines?"""
+    """Return whether the stream is a terminal with cursor movement."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _size(stream: TextIO) -> tuple[int, int]:
-    """Return the columns and lines of a terminal; of anything else a report's and 0."""
+    """Return the columns and lines of a terminal, or else a report's columns and 0."""
     if not stream.isatty():
         return WIDTH, 0
     try:
         columns, lines = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):
         return WIDTH, 0
-    # A terminal that does not know its size says 0.
+    # A terminal of unknown size reports 0.
     return max(columns, _NARROWEST) if columns else WIDTH, lines
 
 

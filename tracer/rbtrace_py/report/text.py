@@ -1,7 +1,7 @@
-"""Hostile text made fit to be shown: escaped, quoted, measured, cut.
+"""Safe display of untrusted text: escape, quote, measure, cut.
 
-Texts come from targets. Nothing of them may move the cursor, change colours,
-reorder what stands beside them or take more columns than were counted.
+Texts come from targets. They must not move the cursor, change colors, reorder text
+beside them, or take more columns than were counted.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _AMBIGUOUS = frozenset({"", "nil", "true", "false", "(other)"})
 
 
 def escape(text: str, style: Style) -> str:
-    """``text`` with all that is no plain character spelled as Ruby would."""
+    """Return ``text`` with special and unprintable characters escaped as in Ruby."""
     return "".join(_pieces(text, style))
 
 
 def inspect(text: str, style: Style, truncated: bool = False) -> str:
-    """Write bytes as Ruby's ``String#inspect``; a cut text ends with an ellipsis."""
+    """Write bytes as Ruby's ``String#inspect``; a truncated text ends with ``…``."""
     inner = "".join(_quoted(text, style))
     return f'"{inner}"{ellipsis(style) if truncated else ""}'
 
 
 def inspected(text: str, style: Style) -> str:
-    """Escape what a target's own ``inspect`` gave; its backslashes stay."""
+    """Escape the result of a target's own ``inspect``; its backslashes stay."""
     if text.endswith("…"):
         return inspected(text[:-1], style) + ellipsis(style)
     return "\\".join(escape(part, style) for part in text.split("\\"))
@@ -61,14 +61,14 @@ def inspect_symbol(text: str, style: Style, truncated: bool = False) -> str:
 
 
 def label(text: str, style: Style) -> str:
-    """``text`` without quotes, unless it would be taken for something else."""
+    """Return ``text`` without quotes, unless that would be ambiguous."""
     if text in _AMBIGUOUS or text != text.strip():
         return inspect(text, style)
     return escape(text, style)
 
 
 def key_label(group: Group, style: Style) -> str:
-    """The key of a row of a ``--by`` table."""
+    """Return the key of a row of a ``--by`` table."""
     if group.is_other:
         return "(other)"
     key = group.key
@@ -95,14 +95,14 @@ def ellipsis(style: Style) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that an escaped text takes."""
+    """Return the number of columns of an escaped text."""
     if text.isascii():
         return len(text)
     return sum(map(_columns, text))
 
 
 def cut(text: str, columns: int, style: Style) -> str:
-    """An escaped text in at most so many columns, an ellipsis where it was cut."""
+    """Cut an escaped text to at most ``columns`` columns, including a mark (``…``)."""
     if width(text) <= columns:
         return text
     mark = ellipsis(style)
@@ -110,7 +110,7 @@ def cut(text: str, columns: int, style: Style) -> str:
 
 
 def _head(text: str, columns: int) -> str:
-    """The beginning of an escaped text that fits into so many columns."""
+    """Return the beginning of an escaped text that fits into ``columns`` columns."""
     for place, character in enumerate(text):
         columns -= _columns(character)
         if columns < 0:
@@ -119,9 +119,9 @@ def _head(text: str, columns: int) -> str:
 
 
 def lines_of(text: str, columns: int) -> Iterator[str]:
-    """All of an escaped text in lines of so many columns, at least 2.
+    """Yield an escaped text in lines of at most ``columns`` columns, at least 2.
 
-    Lines are broken behind a space, where there is one.
+    Lines are broken after a space if possible.
     """
     while width(text) > columns:
         head = _head(text, columns)
@@ -132,12 +132,12 @@ def lines_of(text: str, columns: int) -> Iterator[str]:
 
 
 def fitted(text: str, columns: int, style: Style) -> str:
-    """Cut a text to the width of a terminal; elsewhere it stays whole."""
+    """Cut a text to the width of a terminal; elsewhere return it uncut."""
     return text if style.is_whole else cut(text, columns, style)
 
 
 def cut_left(text: str, columns: int, style: Style) -> str:
-    """The end of an escaped text in so many columns: of a path, what tells most."""
+    """Return the end of an escaped text: of a path, the most informative part."""
     if width(text) <= columns:
         return text
     mark = ellipsis(style)
@@ -150,7 +150,7 @@ def cut_left(text: str, columns: int, style: Style) -> str:
 
 
 def wrap(text: str, room: int) -> Iterator[str]:
-    """Lines of words; a word longer than a line stays whole."""
+    """Yield lines of words; a word longer than a line is not broken."""
     line = ""
     for word in text.split():
         if line and width(line) + 1 + width(word) > room:
@@ -163,7 +163,7 @@ def wrap(text: str, room: int) -> Iterator[str]:
 
 
 def listed(parts: Iterable[str], room: int, style: Style) -> Iterator[str]:
-    """Lines of ``a, b, c``; on a terminal broken between the parts, none within one."""
+    """Yield lines of ``a, b, c``; on a terminal, lines are broken between the parts."""
     line = ""
     for part in parts:
         longer = f"{line}, {part}" if line else part
@@ -176,17 +176,17 @@ def listed(parts: Iterable[str], room: int, style: Style) -> Iterator[str]:
 
 
 def pad(text: str, columns: int) -> str:
-    """``text`` with spaces up to so many columns."""
+    """Append spaces to ``text`` up to a width of ``columns``."""
     return text + " " * (columns - width(text))
 
 
 def pad_left(text: str, columns: int) -> str:
-    """Spaces before ``text``, up to so many columns."""
+    """Prepend spaces to ``text`` up to a width of ``columns``."""
     return " " * (columns - width(text)) + text
 
 
 def replace_undecodable(text: str) -> str:
-    """Bytes that were not UTF-8, U+FFFD for each broken sequence."""
+    """Replace each sequence that was not UTF-8 by U+FFFD."""
     if text.isascii():
         return text
     data = text.encode("utf-8", "surrogateescape")

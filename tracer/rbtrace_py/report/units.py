@@ -1,4 +1,4 @@
-"""Numbers as people read them: times, counts, shares, rates."""
+"""Readable numbers: times, counts, shares, rates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from rbtrace_py.report.style import Style
 
 Unit = Literal["auto", "ns", "us", "ms", "s"]
-"""Values of ``--unit``. auto: each time in the unit that suits it."""
+"""Values of ``--unit``. ``auto`` selects a unit for each time."""
 
 Number = int | float
 Format = Callable[[Number], str]
@@ -21,7 +21,7 @@ _EXACT = 10**15
 
 
 def duration(nanoseconds: Number, style: Style, unit: Unit = "auto") -> str:
-    """``1.23 ms``: 3 digits in a fitting unit, or the unit that was asked for."""
+    """Return ``1.23 ms``: 3 digits in a suitable unit, or a time in the given unit."""
     if unit != "auto":
         return f"{scaled(nanoseconds, unit)} {unit_name(unit, style)}"
     for name, size in _SIZES.items():
@@ -32,24 +32,24 @@ def duration(nanoseconds: Number, style: Style, unit: Unit = "auto") -> str:
 
 
 def scaled(nanoseconds: Number, unit: str) -> str:
-    """The number of a time in ``unit``, always with as many decimals."""
+    """Return the number of a time in ``unit``, with a fixed number of decimals."""
     return f"{nanoseconds / _SIZES[unit]:,.{_DECIMALS[unit]}f}"
 
 
 def edges(times: Sequence[Number], style: Style, unit: Unit = "auto") -> list[str]:
-    """Write the ends of rows; 0 has no unit."""
+    """Return the edges of rows; 0 has no unit."""
     return _told_apart(times, lambda time: _edge(time, style, unit))
 
 
 def plain_edges(numbers: Sequence[Number]) -> list[str]:
-    """Write the ends of rows; integers whole."""
+    """Return the edges of rows; integers are exact."""
     if all(isinstance(number, int) for number in numbers):
         return [plain(number) for number in numbers]
     return _told_apart(numbers, plain)
 
 
 def _told_apart(numbers: Sequence[Number], write: Format) -> list[str]:
-    """Write numbers with 4 significant digits, or exactly where these are too few."""
+    """Write numbers with 4 significant digits, or exactly if some would look equal."""
     found = [write(float(f"{number:.4g}")) for number in numbers]
     if len(set(found)) == len(set(numbers)):
         return found
@@ -66,7 +66,7 @@ def _edge(nanoseconds: Number, style: Style, unit: Unit) -> str:
 
 
 def plain(number: Number) -> str:
-    """A number as short as it can be told from its neighbours in a report."""
+    """Return a number as short as a report's neighbors allow it to be."""
     if not math.isfinite(number):
         return "-Infinity" if number < 0 else "Infinity"
     if isinstance(number, int) or number.is_integer():
@@ -77,7 +77,7 @@ def plain(number: Number) -> str:
 
 
 def value(number: Number) -> str:
-    """A value out of a distribution: integers whole, doubles with 3 digits."""
+    """Return a value of a distribution: integers exact, floats with 3 digits."""
     if isinstance(number, int):
         return plain(number)
     if number == 0 or 1e-4 <= abs(number) < _EXACT:
@@ -86,7 +86,7 @@ def value(number: Number) -> str:
 
 
 def significant(number: Number, keep_zeros: bool = False) -> str:
-    """3 significant digits, more only before the point: 1.23, 12.3, 1,234."""
+    """Return 3 significant digits, and all before the point: 1.23, 12.3, 1,234."""
     if number == 0:
         return "0"
     rounded = float(f"{number:.{_DIGITS - 1}e}") if abs(number) < 1000 else number
@@ -98,17 +98,17 @@ def significant(number: Number, keep_zeros: bool = False) -> str:
 
 
 def format_count(number: int) -> str:
-    """``12,345``."""
+    """Return ``12,345``."""
     return f"{number:,}"
 
 
 def plural(number: int, one: str, more: str = "") -> str:
-    """``1 probe``, ``1,234 probes``."""
+    """Return ``1 probe`` or ``1,234 probes``."""
     return f"{format_count(number)} {one if number == 1 else more or f'{one}s'}"
 
 
 def size(number: int) -> str:
-    """``1.23 MiB``: a number of bytes with 3 digits in a fitting unit."""
+    """Return ``1.23 MiB``: a number of bytes with 3 digits in a suitable unit."""
     names = ("B", "KiB", "MiB", "GiB", "TiB")
     place = next((n for n in range(4) if number < 1023.5 * 1024**n), 4)
     text = significant(number / 1024**place, keep_zeros=place > 0)
@@ -116,7 +116,7 @@ def size(number: int) -> str:
 
 
 def share(part: int, all_of_it: int) -> str:
-    """Percent with one decimal; what is there but rounds to 0.0 is ``<0.1``."""
+    """Return a percentage with one decimal; ``<0.1`` if it only rounds to 0.0."""
     percent = 100 * part / all_of_it if all_of_it else 0.0
     if part and percent < 0.05:
         return "<0.1"
@@ -126,7 +126,7 @@ def share(part: int, all_of_it: int) -> str:
 
 
 def span(nanoseconds: int) -> str:
-    """Write how long a measurement took: ``10.0 s``, ``4 min 5 s``."""
+    """Return the time of a measurement: ``10.0 s``, ``4 min 5 s``."""
     seconds = nanoseconds / 1e9
     if seconds < 59.95:
         return f"{seconds:.1f} s"
@@ -136,7 +136,7 @@ def span(nanoseconds: int) -> str:
 
 
 def rate(count: int, nanoseconds: int) -> str:
-    """``1,234/s``; empty where there was no time."""
+    """Return ``1,234/s``; empty if no time has passed."""
     if nanoseconds <= 0:
         return ""
     return f"{significant(count * 1e9 / nanoseconds)}/s"

@@ -1,6 +1,6 @@
-"""Callgrind's format: costs of lines, and costs of calls with all that they call.
+"""Callgrind's format: costs of lines, and inclusive costs of calls.
 
-A sampler does not see calls, only that a method was inside another one. So samples are
+A sampler does not see calls, only that one method was inside another. So samples are
 counted as calls, unless the calls were recorded. If a method recurs in a stack, only
 its innermost call has a cost.
 """
@@ -31,7 +31,7 @@ _UNKNOWN_FILE = "???"
 
 
 def callgrind_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    """Yield the lines of a file, functions in the order of their files and names."""
+    """Yield the lines of a file. Functions are sorted by file and name."""
     costs = _Costs(profile.counts, profile.calls)
     unit = profile.unit
     event = unit if unit == "ns" else counted(unit).capitalize()
@@ -58,7 +58,7 @@ class _Costs:
 
     Attributes:
         own: Cost of each line.
-        calls: Cost of each call, with all that it calls.
+        calls: Inclusive cost of each call.
         numbers: Number of calls if they were recorded, or else their costs.
     """
 
@@ -87,7 +87,7 @@ class _Costs:
                 calls[at, callee] += row.weight
 
     def _take_calls(self, counts: StackCounts) -> None:
-        """A stack is the calls of its innermost frame, from the one around it."""
+        """Count each stack as calls of its innermost frame by the frame around it."""
         for row in counts.rows():
             if len(row.frames) < 2:
                 continue
@@ -104,7 +104,7 @@ class _Costs:
 
     @property
     def functions(self) -> set[Function]:
-        """With those that are only called."""
+        """All functions, including those that only appear as callees."""
         called = {callee for calls in self.calls.values() for _, callee in calls}
         return self.own.keys() | self.calls.keys() | called
 
@@ -130,7 +130,7 @@ def place(frame: Frame) -> Place:
 
 
 class _Names:
-    """Names in short: ``(1) name`` when first used, then ``(1)``."""
+    """Name compression: ``(1) name`` at the first use, then ``(1)``."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], int] = {}

@@ -23,13 +23,16 @@ from rbtrace_py.report.exchange.timeline import (
 )
 
 _FIRST = 65_536
-"""Events that include the earliest one; switches precede calls by up to a second."""
+"""Number of first events that include the earliest one.
+
+A switch can precede a call by up to a second.
+"""
 
 
 def chrome_pieces(
     timeline: Timeline, names: Mapping[Thread, str], ended_ns: Callable[[], int] = int
 ) -> Iterator[str]:
-    """Yield a JSON document in pieces; for the arguments see ``timeline_events``."""
+    """Yield a JSON document in pieces. For the arguments, see ``timeline_events``."""
     rest = iter(timeline)
     first = list(islice(rest, _FIRST))
     origin = min(map(_begin, first), default=0)

@@ -9,13 +9,13 @@ from rbtrace_py.report.exchange.rows import Folding, fold
 
 
 def folded_lines(counts: StackCounts, folding: Folding | None = None) -> Iterator[str]:
-    """A line a row, in the order of their texts."""
+    """Yield one line per row, sorted by text."""
     for line, weight in folded_rows(counts, folding or Folding()).items():
         yield f"{line} {weight}"
 
 
 def folded_rows(counts: StackCounts, folding: Folding) -> dict[str, int]:
-    """Weights by text, in the order of the texts."""
+    """Return weights by text, sorted by text."""
     folded = fold(counts, folding)
     texts = [label.text for label in folded.labels]
     # Labels of other kinds may have the same text.

@@ -1,7 +1,7 @@
 """HdrHistogram logs (format 1.3), as other HdrHistogram tools read them.
 
-One line an interval and series. Each line is written by itself, so that
-whatever ends the program leaves whole lines behind.
+The log has one line per interval and series. Each line is flushed separately, so
+that an aborted program leaves only complete lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECOND = 1_000_000_000
 
 
 class HlogWriter:
-    """Writes latencies to an open text file, from ``started_ns`` (wall) on."""
+    """Writer of latencies to an open text file; ``started_ns`` is wall time."""
 
     def __init__(self, file: TextIO, started_ns: int) -> None:
         self._file = file
@@ -35,7 +35,7 @@ class HlogWriter:
             self._write(line)
 
     def write(self, result: Result) -> None:
-        """Add one interval: a line a group, tagged unless there is one series."""
+        """Add one interval: one line per group, tagged unless there is one series."""
         for line in hlog_lines(result, self._started_ns):
             self._write(line)
 
@@ -45,7 +45,7 @@ class HlogWriter:
 
 
 def hlog_lines(result: Result, started_ns: int) -> Iterator[str]:
-    """The lines of one interval; one series without ``--by`` has no tag."""
+    """Yield the lines of one interval. A single series without ``--by`` has no tag."""
     if result.by is None and len(result.series) == 1:
         groups = result.groups or (Group(result.series[0], None, 0),)
         yield _line(result, groups[0], started_ns)
@@ -86,5 +86,5 @@ def _tag(result: Result, group: Group) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    r"""``\s``, ``\x2C``: as in Ruby, like what ``key_label`` has escaped before."""
+    r"""Return an escape as Ruby writes it, such as ``\s`` and ``\x2C``."""
     return r"\s" if found[0] == " " else f"\\x{ord(found[0]):02X}"

@@ -35,7 +35,7 @@ _FIRST_PROCESS = 1 << 48
 def perfetto_pieces(
     timeline: Timeline, names: Mapping[Thread, str], ended_ns: Callable[[], int] = int
 ) -> Iterator[bytes]:
-    """Yield a file in pieces; for the arguments see ``timeline_events``."""
+    """Yield a file in pieces. For the arguments, see ``timeline_events``."""
     return encoded(timeline_events(timeline, names, ended_ns))
 
 
@@ -58,12 +58,12 @@ def encoded(events: Iterable[TimelineEvent]) -> Iterator[bytes]:
 
 
 class _Packets:
-    """Packets of one file; shared texts and processes are written once."""
+    """Packets of one file. Shared texts and processes are written once."""
 
     def __init__(self) -> None:
         self._processes: set[int] = set()
         self._texts: dict[str, int] = {}
-        # Packets of slices without their times, which repeat often.
+        # Packets of slices without their times; they repeat often.
         self._rests: dict[tuple[int, int, str], bytes] = {}
 
     def described(self, pid: int, name: str, track: int) -> Iterator[bytes]:

@@ -1,8 +1,8 @@
 """pprof's profile.proto, gzipped.
 
-The messages are written by hand: of protocol buffers that takes two kinds of fields,
-numbers (varints) and what has a length. Field numbers are those of the published
-``profile.proto``; a test parses the result by it.
+The protocol buffer messages are encoded here, because the format needs only two kinds
+of fields: numbers (varints) and length-delimited ones. Field numbers come from the
+published ``profile.proto``; a test parses the result with it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rbtrace_py.report.terminal.weights import counted, idle_text
 
 _SECOND = 1_000_000_000
 _RUBY, _KERNEL = 1, 2
-"""Mappings: what frames are of. The kernel's is named as perf does."""
+"""Numbers of the mappings. The kernel's mapping is named as perf names it."""
 
 
 def varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; negative numbers as 64 bits."""
+    """Encode a number, 7 bits per byte, the lowest first; negative ones as 64 bits."""
     number &= 0xFFFF_FFFF_FFFF_FFFF
     found = bytearray()
     while number > 0x7F:
@@ -34,7 +34,7 @@ def varint(number: int) -> bytes:
 
 
 def number_field(field: int, number: int) -> bytes:
-    """A field of a number; one that is 0 is left out, as proto3 does."""
+    """Encode a field with a number. A 0 is left out, as proto3 does."""
     return varint(field << 3) + varint(number) if number else b""
 
 
@@ -43,18 +43,18 @@ def bytes_field(field: int, data: bytes) -> bytes:
 
 
 def packed_field(field: int, numbers: Iterable[int]) -> bytes:
-    """A repeated field of numbers."""
+    """Encode a repeated field of numbers."""
     return bytes_field(field, b"".join(map(varint, numbers)))
 
 
 def pprof_bytes(profile: Profile, options: ReportOptions) -> bytes:
-    """The whole profile; the same input gives the same bytes."""
+    """Return a complete profile. Equal input gives equal bytes."""
     message = _Message(profile, options).encode()
     return gzip.compress(message, mtime=0)
 
 
 class _Message:
-    """A Profile message while it is put together.
+    """A Profile message under construction.
 
     Samples have a count and, if the rate is known, their time. Weights in nanoseconds
     have only their time, and events only their count or weight.
@@ -150,7 +150,7 @@ class _Message:
     def _function(self, name: str, path: str) -> int:
         """Return the number of a function, which has no ``system_name``.
 
-        pprof would take an equal one for a name to demangle, and drop what is in angle
+        If both names were equal, pprof would demangle the name, and drop text in angle
         brackets: all of ``<main>``.
         """
         key = (name, path)
@@ -163,6 +163,6 @@ class _Message:
         return number
 
     def _mapping(self, number: int, name: str) -> bytes:
-        """One that has all names, lest a reader look for symbols."""
+        """Encode a mapping that claims to have all names: readers need no symbols."""
         known = b"".join(number_field(field, 1) for field in (7, 8, 9))
         return number_field(1, number) + number_field(5, self._string(name)) + known

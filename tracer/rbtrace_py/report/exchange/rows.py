@@ -1,7 +1,7 @@
-"""Stacks as rows of labels: what folded text, flame graphs and the rest are made of.
+"""Stacks as rows of labels, the input of folded text, flame graphs, and other formats.
 
-The text of a frame is a contract (docs/formats): ``Class#method path``, or with
-lines ``Class#method path:line``. It does not change.
+The text of a frame is a contract (docs/formats): ``Class#method path``, or with lines
+``Class#method path:line``. It does not change.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from rbtrace_py.model.stacks import Frame, FrameKind, RubyThread, ThreadState
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """The way stacks become rows.
+    """Conversion of stacks to rows.
 
-    lines: is a method on another line another frame?
-    threads, states: are they the outermost frames?
-    reverse: does the innermost frame come first?
+    Attributes:
+        lines: True if frames of one method on different lines differ.
+        threads: True if threads are outermost frames.
+        states: True if thread states are outermost frames.
+        reverse: True if the innermost frame comes first.
     """
 
     lines: bool = False
@@ -33,8 +35,10 @@ class Folding:
 class Label(NamedTuple):
     """One frame of a row.
 
-    name: what is short; text: what is whole, and unique to it
-    kind: what it is; None of a thread, a process or a state
+    Attributes:
+        name: Short name.
+        text: Full text, unique to the label.
+        kind: Kind of the frame; None for a thread, a process, or a state.
     """
 
     name: str
@@ -44,7 +48,7 @@ class Label(NamedTuple):
 
 @dataclass(slots=True)
 class Folded:
-    """Rows of numbers of labels, the root first, and their weights."""
+    """Rows of label numbers, the root first, and their weights."""
 
     labels: list[Label] = field(default_factory=list)
     stacks: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -55,7 +59,12 @@ class Folded:
 
 
 def fold(counts: StackCounts, folding: Folding) -> Folded:
-    """The rows of all that was counted, equal ones together."""
+    """Return the rows of all counted stacks, with equal rows merged.
+
+    Args:
+        counts: Counted stacks.
+        folding: Conversion of stacks to rows.
+    """
     found = Folded()
     labels = Labels(found.labels, folding)
     several = len(counts.pids) > 1
@@ -70,7 +79,7 @@ def fold(counts: StackCounts, folding: Folding) -> Folded:
 
 
 class Labels:
-    """Numbers labels as they are first used."""
+    """Numbers of labels, in the order of first use."""
 
     def __init__(self, labels: list[Label], folding: Folding) -> None:
         self._labels = labels
@@ -81,7 +90,7 @@ class Labels:
         self._leading: dict[tuple[RubyThread, ThreadState], tuple[int, ...]] = {}
 
     def of_frames(self, frames: tuple[Frame, ...]) -> tuple[int, ...]:
-        """The row of a stack without what leads it."""
+        """Return the row of a stack without labels of its thread."""
         known = self._frames
         row = tuple(
             known[id(frame)] if id(frame) in known else self._frame(frame)
@@ -92,7 +101,7 @@ class Labels:
     def of_thread(
         self, thread: RubyThread, state: ThreadState, several: bool
     ) -> tuple[int, ...]:
-        """Return the first labels of a thread's rows; its process where ``several``."""
+        """Return the first labels of a thread's rows; its process if ``several``."""
         key = (thread, state)
         if key not in self._leading:
             texts = []
@@ -107,7 +116,7 @@ class Labels:
     def _frame(self, frame: Frame) -> int:
         text = frame_text(frame, self._folding.lines)
         number = self._number(Label(clean(frame.name), text, frame.kind))
-        # Kept, so that no other frame gets its id.
+        # Keep the frame, so that no other frame gets its id.
         self._kept.append(frame)
         self._frames[id(frame)] = number
         return number
@@ -121,9 +130,9 @@ class Labels:
 
 
 def frame_text(frame: Frame, lines: bool = False) -> str:
-    """``Class#method path:line`` with lines, else ``Class#method path``.
+    """Return ``Class#method path:line`` with lines, else ``Class#method path``.
 
-    A line that is not known is ``?``; a frame without a path is its name.
+    An unknown line is ``?``. The text of a frame without a path is its name.
     """
     name = clean(frame.name)
     if not frame.path:
@@ -134,9 +143,9 @@ def frame_text(frame: Frame, lines: bool = False) -> str:
 
 
 def portable_label(label: Label) -> Label:
-    """A frame with the name of its file alone, as it is known in another release.
+    """Return a label with only the base name of its file.
 
-    A release of a program mostly has another folder.
+    Each release of a program usually has its own folder.
     """
     path = label.text.removeprefix(f"{label.name} ")
     if label.kind is None or path == label.text:
@@ -145,7 +154,7 @@ def portable_label(label: Label) -> Label:
 
 
 def thread_text(thread: RubyThread, write: Callable[[str], str] | None = None) -> str:
-    """``[worker 1, tid 4213]``; ``write`` makes a name fit to be shown."""
+    """Return ``[worker 1, tid 4213]``; ``write`` makes a name safe to show."""
     name = (write or clean)(thread.name) if thread.name else _nameless(thread)
     return f"[{name}]" if thread.tid is None else f"[{name}, tid {thread.tid}]"
 
@@ -155,7 +164,7 @@ def _nameless(thread: RubyThread) -> str:
 
 
 def state_text(state: ThreadState) -> str:
-    """``[running]``."""
+    """Return ``[running]``."""
     return f"[{state.name.lower()}]"
 
 

@@ -46,7 +46,13 @@ class _Profile:
 def evented_pieces(
     calls: Iterable[ReportedCall], names: Mapping[Thread, str], title: str
 ) -> Iterator[str]:
-    """Yield a JSON document in pieces; stacks with the most events come first."""
+    """Yield a JSON document in pieces; stacks with the most events come first.
+
+    Args:
+        calls: Events of calls, in order.
+        names: Names of threads, which may grow meanwhile.
+        title: Title of the document.
+    """
     frames: dict[CalledMethod, int] = {}
     tracks = _gather(calls, names, frames)
     start = min((track.times[0] for track in tracks), default=0)

@@ -1,1 +1,1 @@
-"""Flame graphs: one SVG file that needs nothing else."""
+"""Flame graphs: one self-contained SVG file."""

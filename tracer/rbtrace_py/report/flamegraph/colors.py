@@ -1,4 +1,4 @@
-"""Colours of flame graphs: a family for each kind of frame, a hue for each method."""
+"""Colors of flame graphs: a range for each kind of frame, a hue for each method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAMILIES: dict[FrameKind | None, tuple[int, int, float]] = {
     FrameKind.GC: (95, 135, 0.45),
     FrameKind.KERNEL: (308, 338, 0.50),
 }
-"""Least hue, highest hue (degrees), saturation. Other frames are grey."""
+"""Lowest hue and highest hue (degrees), and saturation. Other frames are gray."""
 
 _LEGEND: tuple[tuple[str, FrameKind | None], ...] = (
     ("Ruby", FrameKind.RUBY),
@@ -28,13 +28,16 @@ _LEGEND: tuple[tuple[str, FrameKind | None], ...] = (
 )
 
 _RARE = (FrameKind.KERNEL,)
-"""Kinds that a legend has only where they occur."""
+"""Kinds that a legend shows only if they occur."""
 
 GREY = "#c8c8c8"
 
 
 def colour(label: Label) -> str:
-    """``#rrggbb``, the same for a method in every graph; black is readable on it."""
+    """Return ``#rrggbb``, the same for a method in every graph.
+
+    Black text is readable on it.
+    """
     family = _FAMILIES.get(label.kind)
     if family is None:
         return GREY
@@ -46,7 +49,7 @@ def colour(label: Label) -> str:
 
 
 def kind_colour(kind: FrameKind | None) -> str:
-    """The middle of a kind's family."""
+    """Return the middle of a kind's color range."""
     if kind not in _FAMILIES:
         return GREY
     low, high, saturation = _FAMILIES[kind]
@@ -64,9 +67,9 @@ def legend(labels: Iterable[Label]) -> list[tuple[str, str]]:
 
 
 def change_colour(before: float, after: float) -> str:
-    """Red where a share grew, blue where it shrank, the stronger the more.
+    """Return red if a share grew and blue if it shrank.
 
-    Strongest at five points, or where it was nothing and is now, or the other way.
+    The color is strongest from five percentage points on, or if one share is 0.
     """
     change = after - before
     if not change:

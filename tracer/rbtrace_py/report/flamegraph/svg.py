@@ -1,7 +1,7 @@
-"""Flame graphs: one SVG that needs nothing else, drawn as it is and alive in a browser.
+"""Flame graphs: one self-contained SVG file, interactive in a browser.
 
-What stands in the file is the picture; the script beside it draws it anew when one
-zooms, searches, flips or reverses it. The root is at the top; ``flip`` turns that.
+The file contains the complete picture. Its script redraws the picture when the user
+zooms, searches, flips, or reverses it. The root is at the top; ``flip`` turns that.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PAD = 10
 _TOP = 76
 _BOTTOM = 50
 _LETTER = 7.23
-"""Width of a letter of a monospaced font of 12 pixels."""
+"""Width of a letter of a monospaced 12-pixel font."""
 _NARROWEST = 0.4
-"""Pixels below which a frame is counted and not drawn."""
+"""Width in pixels below which a frame is counted but not drawn."""
 
 
 def flamegraph_pieces(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    """The SVG of a profile."""
+    """Yield the SVG of a profile in pieces."""
     tree = tree_of(fold(profile.counts, options.folding))
     title = options.title or profile.meta.command or "Flame graph"
     yield from _svg(tree, title, profile.unit, profile.counts.statistics.idle)
@@ -52,7 +52,14 @@ def flamegraph_pieces(profile: Profile, options: ReportOptions) -> Iterator[str]
 def difference_pieces(
     before: StackCounts, after: StackCounts, folding: Folding, title: str = ""
 ) -> Iterator[str]:
-    """The SVG of two: red is what grew, blue what shrank, in share of the whole."""
+    """Yield the SVG of a difference in pieces: red shares grew, blue shares shrank.
+
+    Args:
+        before: Earlier stacks.
+        after: Later stacks.
+        folding: Conversion of stacks to rows.
+        title: Title of the graph.
+    """
     tree = difference_of(fold(before, folding), fold(after, folding))
     idle = before.statistics.idle + after.statistics.idle
     yield from _svg(tree, title or "Before and after", after.statistics.unit, idle)
@@ -103,7 +110,7 @@ def _head(title: str, rest: str, tree: FlameTree) -> Iterator[str]:
 
 
 def _controls(can_reverse: bool) -> str:
-    """HTML, as SVG has no buttons; shown by the script."""
+    """Return HTML, as SVG has no buttons. The script shows it."""
     buttons = [
         ("reset", "Reset", "show everything again (Escape)"),
         ("flip", "Flip", "root at the top or at the bottom (f)"),
@@ -128,9 +135,11 @@ def _text(kind: str, x: float, y: float, text: str) -> str:
 
 
 class _Picture:
-    """Frames drawn at their places; what is too narrow is counted.
+    """Frames at their positions. Too narrow frames are counted.
 
-    depth: rows that are drawn; known when ``frames`` has ended, as ``narrow`` is
+    Attributes:
+        depth: Number of rows drawn. It and ``narrow`` are known when ``frames`` has
+            ended.
     """
 
     def __init__(self, tree: FlameTree, unit: str) -> None:
@@ -143,7 +152,7 @@ class _Picture:
 
     @property
     def total(self) -> str:
-        """``1,234 samples``, or of a difference both."""
+        """Return ``1,234 samples``, or both numbers of a difference."""
         return " → ".join(amount(weight, self.unit) for weight in self.tree.totals)
 
     @property
@@ -203,7 +212,7 @@ class _Picture:
         return f"{node.gathered:,} narrow frames" if node.gathered else "all"
 
     def _about(self, node: FlameNode) -> str:
-        """Return the numbers as the script shows them."""
+        """Return the numbers in the form that the script shows."""
         shares = self._shares(node)
         if len(shares) > 1:
             before, after = shares
@@ -215,7 +224,7 @@ class _Picture:
         return f"{self._name(node, whole=True)} ({words})"
 
     def _fit(self, node: FlameNode, size: float) -> str:
-        """Return as much of the name as there is room for."""
+        """Return the part of the name that fits."""
         most = int((size - 6) / _LETTER)
         if most < 3:
             return ""
@@ -253,7 +262,7 @@ def _data(picture: _Picture) -> str:
         "colours": colours,
         "nodes": nodes,
     }
-    # No text may end the element, or begin another.
+    # No text may end the element or begin another.
     text = json.dumps(document, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,6 +1,6 @@
-"""The tree of a flame graph: nodes with weights, what is too small gathered.
+"""The tree of a flame graph: nodes with weights. Too small nodes are merged.
 
-A node has one weight, or in a difference two, before and after.
+A node has one weight, or in a difference two: before and after.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from heapq import nlargest
 from rbtrace_py.report.exchange.rows import Folded, Label, portable_label
 
 MAX_NODES = 50_000
-"""Nodes of a graph: what a browser draws without a pause."""
+"""Number of nodes that a browser draws without a noticeable pause."""
 
 Weights = tuple[int, ...]
 
 
 @dataclass(slots=True)
 class FlameNode:
-    """A frame and what is above it; ``label`` is an index, -1 of what was gathered."""
+    """A frame and its callees. ``label`` is an index, or -1 for merged nodes."""
 
     label: int
     weights: list[int]
     children: list[FlameNode] = field(default_factory=list)
     gathered: int = 0
-    """Nodes that this one stands for, where it is none itself."""
+    """Number of nodes merged into this one, or 0."""
 
 
 @dataclass(slots=True)
 class FlameTree:
-    """Nodes below one root, and their labels; ``totals`` are the root's weights.
+    """Nodes below one root, and their labels.
 
-    narrow: how many nodes were gathered
+    Attributes:
+        totals: Weights of the root.
+        narrow: Number of merged nodes.
     """
 
     root: FlameNode
@@ -44,7 +46,7 @@ class FlameTree:
         return tuple(self.root.weights)
 
     def share(self, node: FlameNode) -> float:
-        """The width of a node, 0 to 1: the mean of its shares before and after."""
+        """Return a node's width, 0 to 1: the mean of its shares before and after."""
         shares = [
             weight / total if total else 0.0
             for weight, total in zip(node.weights, self.totals, strict=True)
@@ -53,7 +55,7 @@ class FlameTree:
         return sum(shares) / len(known) if known else 0.0
 
     def preorder(self) -> Iterable[tuple[FlameNode, int]]:
-        """Each node with its depth, children in order behind their parent."""
+        """Yield each node with its depth. Children follow their parent in order."""
         waiting = [(self.root, 0)]
         while waiting:
             node, depth = waiting.pop()
@@ -72,7 +74,7 @@ def difference_of(
 ) -> FlameTree:
     """Make the tree of two measurements: rows by label, weights before and after.
 
-    Files are known by their names, as the folder of a release is another.
+    Files are compared by base name, because each release has its own folder.
     """
     labels: list[Label] = []
     numbers: dict[Label, int] = {}
@@ -96,7 +98,7 @@ def build(
     columns: int,
     max_nodes: int = MAX_NODES,
 ) -> FlameTree:
-    """A tree out of rows of labels, the root first, siblings by name."""
+    """Build a tree from rows of labels, the root first. Siblings are sorted by name."""
     root = FlameNode(-1, [0] * columns)
     children: dict[tuple[int, int], FlameNode] = {}
     for row, weights in rows.items():
@@ -127,16 +129,16 @@ def _name(node: FlameNode, labels: list[Label]) -> tuple[bool, str]:
 
 
 def _least(tree: FlameTree, nodes: Iterable[FlameNode], max_nodes: int) -> float:
-    """The share a node must have so that there are not too many."""
+    """Return the smallest share of a node for which there are not too many nodes."""
     nodes = list(nodes)
     if len(nodes) <= max_nodes:
         return 0.0
-    # None of those as small as the last one is kept: some would be too many.
+    # Drop all nodes as small as the last one, because some of them exceed the limit.
     return nlargest(max_nodes + 1, map(tree.share, nodes))[-1]
 
 
 def _gather(tree: FlameTree, least: float) -> int:
-    """Make one of all siblings that are not wider than ``least``; how many it was."""
+    """Merge siblings that are not wider than ``least``; return their number."""
     if not least:
         return 0
     gone = 0
@@ -154,7 +156,7 @@ def _gather(tree: FlameTree, least: float) -> int:
 
 
 def _size(node: FlameNode) -> int:
-    """Return the number of nodes from this one on."""
+    """Return the number of nodes in this subtree."""
     size = 0
     waiting = [node]
     while waiting:

@@ -20,7 +20,12 @@ _EVENTS = {
 def call_document(
     reported: ReportedCall, names: Mapping[Thread, str]
 ) -> Document | None:
-    """Return a line of ``calls --json``, or None if a later line contains the event."""
+    """Return a line of ``calls --json``, or None if a later line contains the event.
+
+    Args:
+        reported: Event of a call.
+        names: Names of threads.
+    """
     event = reported.event
     name = _EVENTS.get(event.what)
     if name is None or (name == "call" and event.start is None):
@@ -54,7 +59,13 @@ def call_document(
 def calls_end_document(
     count: int, counters: Mapping[str, int], stays: list[str]
 ) -> Document:
-    """Return the last line of ``calls --json``."""
+    """Return the last line of ``calls --json``.
+
+    Args:
+        count: Number of calls shown.
+        counters: Other counts, such as losses, by name.
+        stays: Descriptions of what remains in the targets.
+    """
     return {
         **head("calls-end"),
         "count": count,

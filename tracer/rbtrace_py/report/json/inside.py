@@ -39,7 +39,15 @@ def detached_document(found: Detached) -> Document:
 def eval_document(
     pid: int, code: str, found: Evaluated | Raised | RbtraceError, out: str, err: str
 ) -> Document:
-    """Return the document of ``eval``, with either a value or an error."""
+    """Return the document of ``eval``, with either a value or an error.
+
+    Args:
+        pid: Process that ran the code.
+        code: Ruby code.
+        found: Value, exception, or error of the tracer.
+        out: Standard output of the code.
+        err: Standard error of the code.
+    """
     value = found if isinstance(found, Evaluated) else None
     return {
         **_head("eval", pid),

@@ -55,7 +55,7 @@ def dumps(document: Document) -> str:
 
 def _plain(value: object) -> object:
     if type(value) is int:
-        return value  # most values
+        return value  # Most values.
     if isinstance(value, str):
         return replace_undecodable(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -29,7 +29,13 @@ def event_document(event: Event) -> Document:
 def trace_end_document(
     events: int, counters: Mapping[str, int], cost: HitCost | None = None
 ) -> Document:
-    """Return the last line: the number of events and the losses."""
+    """Return the last line of ``trace --json``.
+
+    Args:
+        events: Number of events shown.
+        counters: Other counts, such as losses, by name.
+        cost: Cost of tracing for the processes, if it is known.
+    """
     return {
         **head("trace-end"),
         "count": events,

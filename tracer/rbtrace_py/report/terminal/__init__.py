@@ -1,1 +1,1 @@
-"""Reports that are read in a terminal: tables, summaries, screens, sentences."""
+"""Reports for a terminal: tables, summaries, screens, sentences."""

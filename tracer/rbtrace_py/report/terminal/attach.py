@@ -11,7 +11,7 @@ from rbtrace_py.report.units import duration
 
 
 def attached_lines(found: AttachResult, style: Style) -> Iterator[str]:
-    """Return lines that say whether the agent answers, and what that took."""
+    """Yield lines about the agent's answer and the cost of loading it."""
     if found.cost is None:
         yield f"process {found.pid} has the agent already"
     else:
@@ -32,7 +32,7 @@ def _cost_lines(cost: Cost, style: Style) -> Iterator[str]:
 
 
 def detached_lines(found: Detached, style: Style) -> Iterator[str]:
-    """Return lines that say what is gone, and what is not."""
+    """Yield lines that name what was removed and what remains."""
     yield f"process {found.pid}: the agent is stopped"
     yield "  removed: its socket, its threads, everything it had armed"
     if found.tracer is not None:

@@ -1,7 +1,7 @@
 """Calls as they happen, nested as rbtrace's users know them.
 
-A call with none inside is a line with its time. Else its name opens a block, in which
-calls are indented, and closes it with the time.
+A call without nested calls is a line with its time. Otherwise its name opens a block of
+indented calls, and closes the block with the time.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ from rbtrace_py.report.text import escape, inspected
 _CLOCK_WIDTH = len("12:34:56.789012 ")
 _LABEL_WIDTH = 8
 _MOST_INDENTED = 100
-"""Deepest indentation; deeper calls have their depth there as a number."""
+"""Deepest indentation. Deeper lines begin with their depth as a number."""
 _MOST_KEPT = 4096
-"""Lines of a block that wait for its end, with --by-thread."""
+"""Maximum number of lines that a block buffers until its end, with --by-thread."""
 _NAMES_KEPT = 65_536
 _THREADS_KEPT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class CallsForm:
-    """How calls are shown.
+    """Layout of the lines of calls.
 
-    times: when each began; durations: how long it took; indent: spaces a level
-    rbtrace_times: durations as rbtrace writes them, in seconds with six decimals
-    on_return: a line when a call returns, and none before (of slow calls)
-    by_thread: an outermost call with all in it at once, below its thread's name
-    column: the thread stands before each line; else once a second one shows up
-    with_pid: it is PID/TID, from the first line on
-    names: of threads
+    Attributes:
+        times: True if lines begin with the time at which a call began.
+        durations: True if lines contain durations.
+        indent: Spaces per level.
+        rbtrace_times: True for durations as rbtrace writes them: seconds, six decimals.
+        on_return: True if each call is one line when it returns, as for slow calls.
+        by_thread: True if an outermost call is printed as one block, below its thread's
+            name.
+        column: True if each line begins with the thread. Otherwise, lines do so once a
+            second thread appears.
+        with_pid: True if the thread is written as PID/TID.
+        names: Names of threads.
     """
 
     times: bool = False
@@ -52,14 +57,14 @@ class CallsForm:
 
 @dataclass(slots=True)
 class _Block:
-    """Lines of a stack that wait for the end of its outermost call."""
+    """Lines of a stack, buffered until the outermost call ends."""
 
     first: ReportedCall
     lines: list[str] = field(default_factory=list)
 
 
 class CallLines:
-    """Makes lines of events; keeps what it needs of calls that are open."""
+    """Converter of events to lines. It tracks open calls."""
 
     def __init__(self, form: CallsForm, style: Style) -> None:
         self._form = form
@@ -74,16 +79,18 @@ class CallLines:
         self._headed: CallStack | None = None
 
     def lines(self, reported: ReportedCall) -> list[str]:
-        """Return the lines that an event adds, perhaps none yet."""
+        """Return the lines that an event adds, perhaps none."""
         if not self._form.by_thread:
             self._see(reported)
             return [*self._switched(reported), *self._of(reported)]
         return self._grouped(reported)
 
     def end(self, has_all: bool = False) -> list[str]:
-        """Return the lines that still waited for an end (a recording may be cut).
+        """Return the buffered lines (a recording may end early).
 
-        has_all: as many calls as --count says have returned, so open ones are left out
+        Args:
+            has_all: True if as many calls as --count allows have returned. Open calls
+                are then left out.
         """
         rest: list[str] = []
         for reported in () if has_all else list(self._waiting.values()):
@@ -123,7 +130,7 @@ class CallLines:
     def _switched(self, reported: ReportedCall) -> list[str]:
         """Return the lines of the call that resumed the fiber of a thread.
 
-        What happens in the fiber happens while that goes on: it is printed before.
+        These lines precede those of the fiber, because the call encloses them.
         """
         stack = reported.event.stack
         key = (reported.pid, stack.tid)
@@ -164,7 +171,7 @@ class CallLines:
         return opened
 
     def _opened(self, stack: CallStack) -> list[str]:
-        """The line of a call that turns out to have something in it."""
+        """Return the line that opens the block of a call with nested calls."""
         waiting = self._waiting.pop(stack, None)
         if waiting is None:
             return []
@@ -186,7 +193,7 @@ class CallLines:
         return self._gap(reported)
 
     def _gap(self, reported: ReportedCall) -> list[str]:
-        """After an outermost call, once anything was nested."""
+        """Return an empty line after an outermost call, once anything was nested."""
         return [""] if self._has_nested and reported.event.depth == 0 else []
 
     def _line(self, reported: ReportedCall, text: str, dated: bool = True) -> str:
@@ -202,7 +209,7 @@ class CallLines:
         return f"{start}{' ' * (form.indent * event.depth)}{text}"
 
     def _see(self, reported: ReportedCall) -> None:
-        """From when there are two threads or fibers, each line says whose it is."""
+        """Begin each line with its thread once there are two threads or fibers."""
         if not self._column and reported.event.what in _PRINTED:
             here = (reported.pid, _number(reported.event.stack))
             self._column = self._only not in (None, here)
@@ -231,7 +238,7 @@ class CallLines:
         return f" <{text}>"
 
     def _call(self, reported: ReportedCall) -> str:
-        """``String#gsub(self="hello", @test=123)``."""
+        """Return ``String#gsub(self="hello", @test=123)``."""
         name = self._name(reported.method)
         if not reported.values:
             return name
@@ -257,5 +264,5 @@ _PRINTED = (CallEventKind.ENTERED, CallEventKind.COLLECTED)
 
 
 def _number(stack: CallStack) -> str:
-    """``1234``; of the second stack seen of a thread, a fiber's, ``1234.2``."""
+    """Return ``1234``, or for the second stack of a thread (a fiber's) ``1234.2``."""
     return f"{stack.tid}.{stack.fiber}" if stack.fiber > 1 else str(stack.tid)

@@ -1,8 +1,8 @@
-"""Two measurements of stacks: which methods and stacks took a larger share, which less.
+"""Differences between two measurements of stacks: changes of methods and stacks.
 
-Shares are compared, not weights: one measurement may be longer than the other. A
-method is the same in both by its name and the name of its file, as the folder may be
-another after a deployment.
+Shares are compared, not weights, because one measurement may be longer than the other.
+Methods are matched by name and base name of the file, because the folder may change
+with a deployment.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from rbtrace_py.report.terminal.weights import amount, idle_text
 from rbtrace_py.report.text import cut, ellipsis, width
 
 MAX_ROWS = 30
-"""Rows of each table where no terminal limits them."""
+"""Rows of each table if no terminal limits them."""
 
 _TABLES = 3
 _OTHERS = 2 + 2 * _TABLES
-"""Lines besides rows: what is compared, idle samples, and above each table two."""
+"""Lines besides rows: the title, idle samples, and two above each table."""
 
 _LONGEST = 160
-"""Letters of a stack in a table where no terminal limits them."""
+"""Maximum length of a stack in a table if no terminal limits it."""
 
 _COLUMNS = 29
 """Columns of a row before its text."""
 
 _UNCHANGED = 0.00005
-"""Shares that differ by less are the same: they would print as equal."""
+"""Differences of shares below this are ignored: the shares print as equal."""
 
 
 class Change(NamedTuple):
@@ -54,7 +54,13 @@ class Change(NamedTuple):
 def diff_lines(
     before: StackCounts, after: StackCounts, options: ReportOptions
 ) -> Iterator[str]:
-    """Methods (or with lines, their lines) by self and by total, then stacks."""
+    """Yield tables of methods by self and by total, and of stacks.
+
+    Args:
+        before: Earlier stacks.
+        after: Later stacks.
+        options: Options of the report. With lines, lines replace methods.
+    """
     folding, style = options.folding, options.style
     arrow = style.pick("→", "->")
     both = f" {arrow} ".join(
@@ -113,12 +119,12 @@ def _shares(counts: StackCounts, lines: bool) -> dict[str, Share]:
 
 
 def portable(frame: Frame) -> Frame:
-    """A frame by which it is known on another machine, or in another release."""
+    """Return a frame with an identity that does not depend on machine or release."""
     return Frame(frame.kind, frame.name, frame.label, basename(frame.path), frame.line)
 
 
 def _stacks(counts: StackCounts, folding: Folding) -> dict[str, int]:
-    """Weights by folded text, with the names of files alone."""
+    """Return weights by folded text, with base names of files."""
     folded = fold(counts, folding)
     names = [portable_label(label).text for label in folded.labels]
     found: Counter[str] = Counter()
@@ -152,7 +158,7 @@ def _row(change: Change, style: Style) -> str:
 
 
 def _innermost(text: str, room: int, style: Style) -> str:
-    """Return as many of a stack's frames as fit, at least one, which may be cut."""
+    """Return the innermost frames that fit, at least one, which may be cut."""
     if width(text) <= room:
         return text
     start = text.find(";", len(text) - room + len(ellipsis(style)))

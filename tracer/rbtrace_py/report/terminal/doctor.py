@@ -12,7 +12,7 @@ _MARKS = {"ok": ("✓", "ok"), "warn": ("!", "!"), "fail": ("✗", "X")}
 
 
 def doctor_lines(checks: Sequence[Check], style: Style) -> Iterator[str]:
-    """A line a check, what to do below it."""
+    """Yield one line per check, with advice below it."""
     names = max((width(escape(check.name, style)) for check in checks), default=0)
     for check in checks:
         yield from _check(check, names, style)

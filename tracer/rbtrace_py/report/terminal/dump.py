@@ -30,8 +30,12 @@ def dump_lines(
 ) -> Iterator[str]:
     """Yield a heading, and a paragraph for each thread.
 
-    lines: with line numbers
-    idle: each sleeping thread by itself; else those with equal paragraphs are one
+    Args:
+        dump: Dump of a process.
+        style: Style of the lines.
+        lines: True to show line numbers.
+        idle: True to show each sleeping thread. Otherwise, threads with equal
+            paragraphs share one.
     """
     frames = _Frames(style, lines, dump.folder)
     yield from _wrapped(_heading(dump), style, style.bold)
@@ -79,9 +83,9 @@ def _wrapped(text: str, style: Style, paint: Callable[[str], str]) -> Iterator[s
 def _set_in(
     text: str, indent: str, style: Style, paint: Callable[[str], str]
 ) -> Iterator[str]:
-    """Lines behind an indent, those after the first by two columns more.
+    """Yield lines behind an indent; those after the first get two more columns.
 
-    Where programs read them it is one, however long.
+    If programs read the report, the text stays on one line.
     """
     room = style.room - len(indent) - 2
     lines = [text] if style.is_whole else wrap(text, room)
@@ -122,7 +126,7 @@ def _signal(number: int) -> str:
 
 
 def _named(thread: DumpedThread) -> str:
-    """``"worker 1" tid 28901``."""
+    """Return ``"worker 1" tid 28901``."""
     return f"{thread_name(thread.thread)} {next(_facts(thread))}"
 
 
@@ -152,7 +156,7 @@ _PAINTS = {
 
 
 def _shown(text: str, style: Style) -> str:
-    """Texts of a dump are safe already, but may not be ASCII."""
+    """Convert to ASCII if necessary. Texts of a dump are already escaped."""
     return escape(text, style) if style.ascii and not text.isascii() else text
 
 
@@ -217,7 +221,7 @@ def _local(local: Local, style: Style) -> str:
 
 
 class _Frames:
-    """Lines of frames; threads mostly share those they stand on."""
+    """Cached lines of frames, because most threads share their outer frames."""
 
     def __init__(self, style: Style, with_lines: bool, folder: str) -> None:
         self._style, self._with_lines = style, with_lines
@@ -229,15 +233,15 @@ class _Frames:
         if known is None:
             place = _place(frame, self._with_lines, self._folder)
             lines = list(_frame(frame, place, self._style))
-            # Kept with the frame, whose id stays its own that way.
+            # Keep the frame, so that no other frame gets its id.
             known = self._known[id(frame)] = (frame, lines)
         return known[1]
 
 
 def _frame(frame: Frame, place: str, style: Style) -> Iterator[str]:
-    """Name and place; the place on a line of its own where both do not fit.
+    """Yield name and place, on two lines if they do not fit on one.
 
-    Where programs read them, both are on one line, however long it is.
+    If programs read the report, both are on one line.
     """
     name = _shown(frame.name, style)
     place = _shown(place, style)
@@ -254,7 +258,7 @@ def _frame(frame: Frame, place: str, style: Style) -> Iterator[str]:
 
 
 def _place(frame: Frame, lines: bool, folder: str) -> str:
-    """``path:line``; a C function is where it is called."""
+    """Return ``path:line``. The place of a C function is its caller's."""
     line = "?" if frame.line is None else str(frame.line)
     path = shown_path(frame.path, folder)
     where = f"{path}:{line}" if path and lines else path

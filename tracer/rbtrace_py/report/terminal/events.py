@@ -1,4 +1,4 @@
-"""A line an event, in our own words or in a template's."""
+"""One line per event, in our own format or in a template's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIELDS = ("time", "pid", "tid", "comm", "probe", "provider", "arguments")
 """Names that a template can always use."""
 
 _RUBYS = ("ruby", "rbtrace")
-"""Providers of Ruby's own probes, and of what the agent tells."""
+"""Providers of Ruby's own probes, and of the agent's events."""
 
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 
@@ -35,9 +35,14 @@ _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 def event_line(
     event: Event, style: Style, unit: Unit = "auto", with_pid: bool = False
 ) -> str:
-    """``12:34:56.789012    4711 shop:checkout id: 42, sku: "abc"``.
+    """Return ``12:34:56.789012    4711 shop:checkout id: 42, sku: "abc"``.
 
-    The number is the thread's; ``with_pid`` makes it ``4710/4711``.
+    Args:
+        event: Event of a probe, or an exception.
+        style: Style of the line.
+        unit: Unit of times.
+        with_pid: True to write ``4710/4711``, process and thread, instead of the
+            thread.
     """
     thread = f"{event.pid}/{event.tid}".rjust(15) if with_pid else f"{event.tid:7}"
     start = f"{style.dim(clock(event.time_ns))} {thread}"
@@ -46,7 +51,7 @@ def event_line(
 
 
 def backtrace_lines(event: Event, style: Style) -> Iterator[str]:
-    """Below an exception where it was raised, the innermost first."""
+    """Yield the backtrace of an exception, the innermost frame first."""
     if isinstance(event, RaiseEvent):
         for line in event.backtrace:
             path, colon, rest = line.partition(":")
@@ -54,13 +59,13 @@ def backtrace_lines(event: Event, style: Style) -> Iterator[str]:
 
 
 def clock(time_ns: int) -> str:
-    """Local time of day, in microseconds."""
+    """Return the local time of day with microseconds."""
     seconds, rest = divmod(time_ns, 10**9)
     return f"{datetime.fromtimestamp(seconds):%H:%M:%S}.{rest // 1000:06d}"
 
 
 def arguments(event: Event, style: Style, unit: Unit = "auto") -> str:
-    """``id: 42, sku: "abc"``; a file of a gem as ``puma-5.6.5 lib/puma.rb``."""
+    """Return ``id: 42, sku: "abc"``; a file of a gem is ``puma-5.6.5 lib/puma.rb``."""
     if event.probe.provider in _RUBYS:
         event = replace(event, values=tuple(_short_paths(event)))
     return ", ".join(
@@ -82,7 +87,7 @@ def value_text(
     unit: Unit = "auto",
     truncated: bool = False,
 ) -> str:
-    """One argument as Ruby would inspect it; times and outcomes in words."""
+    """Return an argument as Ruby would inspect it, and times and outcomes in words."""
     if isinstance(value, Unreadable):
         return "(unreadable)"
     if isinstance(value, str):
@@ -98,11 +103,13 @@ def value_text(
 
 
 class Template:
-    """``{time} {tid} {id}``: text, with names in braces and nothing else in them.
+    """Template such as ``{time} {tid} {id}``: text with names in braces.
 
-    probes: what can be traced, whose operands can be named besides ``FIELDS``
-    (an operand takes precedence over a field of its name). An event without the operand
-    shows ``-``. Raises UsageError.
+    Names are ``FIELDS`` and arguments of the probes. An argument takes precedence over
+    a field of the same name. An event without the argument shows ``-``.
+
+    Raises:
+        UsageError: A name is unknown, or the braces are malformed.
     """
 
     def __init__(self, text: str, probes: Iterable[Probe]) -> None:
@@ -110,7 +117,7 @@ class Template:
         self._pieces = [_piece(match, known) for match in _PIECE.finditer(text)]
 
     def line(self, event: Event, style: Style, unit: Unit = "auto") -> str:
-        """The template with the event's values in it, each as ``event_line`` has it."""
+        """Return the template with the event's values, as ``event_line`` shows them."""
         shown = _fields(event, style, unit)
         shown.update(
             (operand.name, text) for operand, text in _texts(event, style, unit)

@@ -1,13 +1,13 @@
-"""How many rows of a table are shown: on a terminal as many as fit, elsewhere all."""
+"""The number of rows of a table: on a terminal as many as fit, elsewhere all."""
 
 from __future__ import annotations
 
 from rbtrace_py.report.style import Style
 
 _FEWEST = 3
-"""Rows that are shown however few lines a terminal has."""
+"""Minimum number of rows, even on a small terminal."""
 _PROMPT = 2
-"""Lines of a terminal that are left for a shell's prompt, and a note."""
+"""Lines of a terminal reserved for a shell's prompt and a note."""
 
 
 def rows_shown(
@@ -15,9 +15,12 @@ def rows_shown(
 ) -> int:
     """Return how many of ``count`` rows are shown.
 
-    limit: that of --rows; None: as many as fit
-    others: lines of the report besides rows, but for those that rows_left makes
-    tables: tables that share the terminal
+    Args:
+        count: Number of rows.
+        limit: Value of --rows; None for as many as fit.
+        style: Style of the report.
+        others: Lines of the report besides rows, without the line of ``rows_left``.
+        tables: Number of tables that share the terminal.
     """
     if limit is not None or not style.height:
         return min(count, limit or count)
@@ -26,9 +29,13 @@ def rows_shown(
 
 
 def rows_left(shown: int, count: int, what: str, style: Style) -> list[str]:
-    """Return the line about rows that are not shown, if there are some.
+    """Return the line about rows that are not shown, if any.
 
-    what: ``more methods``
+    Args:
+        shown: Number of rows shown.
+        count: Number of all rows.
+        what: Name of further rows, such as ``more methods``.
+        style: Style of the line.
     """
     if shown >= count:
         return []

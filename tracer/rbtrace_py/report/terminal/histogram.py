@@ -1,4 +1,4 @@
-"""A distribution as a person reads it: percentiles, and bars in few rows."""
+"""A readable distribution: percentiles, and bars in few rows."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ _SHARE_WIDTH = 7
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """The way a report writes values.
+    """Number formats of a report.
 
-    value: those measured
-    edges: those between rows of a histogram
-    scale: the steps between rows of a histogram
-    cell: those measured, in a table whose headings say the ``unit``
-    unit: empty where cells say theirs
-    has_total: does a sum say something?
-    marked_from: rows are marked from this value on
+    Attributes:
+        value: Format of measured values.
+        edges: Format of the edges between rows of a histogram.
+        scale: Steps between rows of a histogram.
+        cell: Format of measured values in a table whose headings contain the ``unit``.
+        unit: Unit in headings; empty if the cells contain it.
+        has_total: True if a sum is meaningful.
+        marked_from: Value from which on rows are marked.
     """
 
     value: Format
@@ -48,11 +49,11 @@ class Notation:
     marked_from: Number | None = None
 
     def is_unmarked(self, low: Number) -> bool:
-        """Is a row that begins there not marked?"""
+        """Return whether a row that begins at ``low`` is unmarked."""
         return self.marked_from is None or low < self.marked_from
 
     def heading(self, name: str) -> str:
-        """Return the heading of a column with ``cell``s."""
+        """Return the heading of a column of ``cell``s."""
         return f"{name} {self.unit}".rstrip()
 
 
@@ -86,10 +87,15 @@ def picture(
     least: int = 0,
     highest: int = 0,
 ) -> Iterator[str]:
-    """Percentiles, an empty line, and the rows; nothing for no values.
+    """Yield percentiles, an empty line, and rows; nothing if there are no values.
 
-    least: values for each row; where there are fewer the rows are left out
-    highest: the largest value, where that is known better than by its bucket
+    Args:
+        distribution: Measured values.
+        total: Sum of the values.
+        notation: Number formats.
+        style: Style of the lines.
+        least: Average number of values per row below which the rows are left out.
+        highest: Largest value, if it is known more exactly than by its bucket.
     """
     if not distribution.count:
         return
@@ -123,7 +129,7 @@ def _facts(
 
 
 def _grid(cells: Sequence[tuple[str, str]], style: Style) -> Iterator[str]:
-    """Names and values in as many columns, up to four, as there is room for."""
+    """Yield names and values in as many columns as fit, up to four."""
     names = max(len(name) for name, _ in cells)
     values = max(len(value) for _, value in cells)
     size = len(_INDENT) + names + 2 + values
@@ -164,7 +170,7 @@ def _bars(
 
 
 def mark(style: Style) -> str:
-    """Return the marker of a slow row; one column wide."""
+    """Return the marker of a slow row, which is one column wide."""
     return style.red(style.pick("▸", ">"))
 
 
@@ -173,7 +179,7 @@ def _width_of(columns: Sequence[str]) -> int:
 
 
 def _shares(found: Sequence[HistogramRow]) -> Iterator[str]:
-    """Yield each row's share, and that of all rows up to it."""
+    """Yield each row's share and cumulative share."""
     counts = [row.count for row in found]
     everything = sum(counts)
     for count, so_far in zip(counts, accumulate(counts), strict=True):
@@ -206,7 +212,7 @@ def row_labels(
 
 
 def bar(part: int, most: int, columns: int, style: Style) -> str:
-    """A bar of up to so many columns; what is there is never without a mark."""
+    """Return a bar of at most ``columns`` columns; a part above 0 is always visible."""
     if not part:
         return ""
     if style.ascii:

@@ -1,9 +1,8 @@
 """The rows of a histogram: a distribution's many buckets merged into a few.
 
-All rows of a histogram are equal steps, or all are doublings (or a power of
-two that is the same for all, where doublings are too many). Edges are round
-numbers. A bucket belongs to the row of its highest value, as percentiles are
-highest values.
+All rows of a histogram are equal steps, or all are doublings (or the same higher power
+of two, if doublings are too many). Edges are round numbers. A bucket belongs to the row
+of its highest value, as percentiles are highest values.
 """
 
 from __future__ import annotations
@@ -17,19 +16,22 @@ from typing import Literal
 from rbtrace_py.aggregate.histogram import Distribution, Number
 
 Scale = Literal["auto", "linear", "log"]
-"""The values of ``--scale``. auto: linear where that shows the shape, else log."""
+"""Values of ``--scale``. ``auto`` is linear if that shows the shape, else log."""
 
 MAX_ROWS = 24
 _GOOD_ROWS = 20
 _DOUBLINGS = (*range(1, 9), 10, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Powers of two between rows; the first whose rows fit is taken. The last fits any."""
+"""Candidate powers of two between rows; the first whose rows fit is used.
+
+The last one always fits.
+"""
 
 _LINEAR_RATIO = 10
 _SPREAD = 0.15
-"""Share of the range that the middle half of spread values takes, at least."""
+"""Minimum share of the range that the middle half of spread values covers."""
 
 _HEAP = 0.25
-"""Share of all values that a row of spread values has, at most."""
+"""Maximum share of all values in one row of spread values."""
 
 _LEAST_POWER = -300
 
@@ -61,7 +63,7 @@ def rows(distribution: Distribution, scale: Scale = "auto") -> list[HistogramRow
 
 
 def without_runs(found: Sequence[HistogramRow]) -> list[HistogramRow]:
-    """The rows, with one for each run of empty ones."""
+    """Return the rows, with each run of empty rows merged into one."""
     shown: list[HistogramRow] = []
     for row in found:
         if row.count or not shown or shown[-1].count:
@@ -75,7 +77,7 @@ def without_runs(found: Sequence[HistogramRow]) -> list[HistogramRow]:
 def split(
     found: Sequence[HistogramRow], distribution: Distribution, edge: Number
 ) -> list[HistogramRow]:
-    """The rows, with two for one that has the edge inside."""
+    """Return the rows, with the row that contains the edge split in two."""
     parts: list[HistogramRow] = []
     for row in found:
         if row.high is None or not row.low < edge < row.high:
@@ -113,7 +115,10 @@ def _suits_linear(distribution: Distribution, edges: list[Number]) -> bool:
 
 
 def _ends(distribution: Distribution) -> tuple[Number, Number]:
-    """Highest values of the first and the last bucket: rows go by these."""
+    """Return the highest values of the first and the last bucket.
+
+    A bucket belongs to the row of its highest value.
+    """
     return distribution.percentile(1e-9), distribution.max
 
 
@@ -126,7 +131,7 @@ def _are_close(distribution: Distribution) -> bool:
 
 
 def _are_spread(distribution: Distribution, edges: list[Number]) -> bool:
-    """Is there something in most rows, and no heap in one of them?"""
+    """Return whether most rows have values and none has a large part of them."""
     low, high = _ends(distribution)
     middle = distribution.percentile(75) / 2 - distribution.percentile(25) / 2
     counts = _fill(distribution, edges)
@@ -152,12 +157,12 @@ def _linear(distribution: Distribution) -> list[Number]:
 
 
 def _scaled(place: int, step: float) -> float:
-    """place × step, without the noise of binary fractions."""
+    """Return place × step, without the noise of binary fractions."""
     return float(f"{place * step:.12g}")
 
 
 def _nice_step(least: Number, whole: bool) -> float:
-    """The smallest of 1, 2, 5 × 10ⁿ that is at least ``least``."""
+    """Return the smallest of 1, 2, 5 × 10ⁿ that is at least ``least``."""
     if whole and least <= 1:
         return 1
     power = _magnitude(least)
@@ -169,7 +174,7 @@ def _nice_step(least: Number, whole: bool) -> float:
 
 
 def _magnitude(number: Number) -> int:
-    """The power of ten at or just below ``number``, which is above 0."""
+    """Return the power of ten at or just below ``number``, which is above 0."""
     power = math.floor(math.log10(number))
     return power - 1 if _power(1, power) > number else power
 
@@ -195,7 +200,7 @@ def _doublings(distribution: Distribution, power: int) -> list[Number]:
 
 
 def _first_edge(distribution: Distribution) -> Number:
-    """Return 1, 2 or 5 × 10ⁿ that tells all values from zero."""
+    """Return the number 1, 2, or 5 × 10ⁿ that separates all values from zero."""
     sizes = (max(abs(low), abs(high)) for low, high, _ in distribution.buckets())
     least = min(size for size in sizes if size)
     power = max(_magnitude(least), _LEAST_POWER)

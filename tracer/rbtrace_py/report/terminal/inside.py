@@ -1,4 +1,4 @@
-"""Values, backtraces and memory of a process, as lines."""
+"""Lines of values, backtraces, and memory of a process."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rbtrace_py.report.units import format_count, share
 _SPECIAL = re.compile(r"[^\\\n\t]?[^\x20-\x7e\n\t]+")
 _MARGIN = "  "
 _MOST_CALLERS = 20
-"""Lines of a backtrace at its beginning and at its end; of a short one all."""
+"""Lines shown of a long backtrace at its beginning and at its end."""
 
 
 def shown(text: str, style: Style) -> str:
-    """Text of a process as it is, but for what would steer a terminal."""
+    """Return text of a process with terminal control characters escaped."""
     return _SPECIAL.sub(lambda found: escape(found[0], style), text)
 
 
 def value_lines(
     found: Evaluated, style: Style, has_arrow: bool = True
 ) -> Iterator[str]:
-    """``=> 42``, or the value alone."""
+    """Yield ``=> 42``, or without an arrow the value alone."""
     arrow = f"{style.dim('=>')} " if has_arrow else ""
     yield f"{arrow}{shown(found.value, style)}"
 
@@ -47,7 +47,7 @@ def raised_lines(found: Raised, style: Style) -> Iterator[str]:
 
 
 def _shortened(callers: Sequence[str], style: Style) -> Iterator[str]:
-    """Both ends of a long backtrace, as of a recursion without end."""
+    """Yield both ends of a long backtrace, as of endless recursion."""
     left_out = len(callers) - 2 * _MOST_CALLERS
     for number, line in enumerate(callers):
         if left_out <= 1 or not _MOST_CALLERS <= number < _MOST_CALLERS + left_out:
@@ -59,7 +59,7 @@ def _shortened(callers: Sequence[str], style: Style) -> Iterator[str]:
 def backtrace_lines(
     pid: int, threads: Sequence[ThreadBacktrace], style: Style
 ) -> Iterator[str]:
-    """A heading, and a paragraph for each thread, the innermost call first."""
+    """Yield a heading, and a paragraph for each thread, the innermost call first."""
     count = len(threads)
     yield style.bold(f"process {pid}, {count} thread{'' if count == 1 else 's'}")
     for thread in threads:
@@ -70,7 +70,7 @@ def backtrace_lines(
 
 
 def _heading(thread: ThreadBacktrace, style: Style) -> str:
-    """``thread 1234 "worker", sleep``"""
+    """Return ``thread 1234 "worker", sleep``."""
     words = ["thread"]
     if thread.native_id is not None:
         words.append(str(thread.native_id))
@@ -83,7 +83,7 @@ def _heading(thread: ThreadBacktrace, style: Style) -> str:
 
 
 def memory_lines(pid: int, found: MemoryUse, style: Style) -> Iterator[str]:
-    """Yield the kernel's sizes, and as far as known, the objects and ``GC.stat``."""
+    """Yield the kernel's sizes and, if known, the objects and ``GC.stat``."""
     sizes = {"resident": found.rss, "proportional": found.pss, "swapped": found.swap}
     yield from _table(f"process {pid}", _sizes(sizes), style)
     if not found.gc:
@@ -107,7 +107,7 @@ def _sizes(sizes: Mapping[str, int | None]) -> list[Row]:
 
 
 def _objects(objects: Mapping[str, Scalar]) -> list[Row]:
-    """The most frequent type first; TOTAL is of slots, the free ones too."""
+    """Return rows, the most frequent type first. TOTAL includes free slots."""
     numbers = {name: n for name, n in objects.items() if isinstance(n, int)}
     total = numbers.pop("TOTAL", 0)
     rows = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
@@ -134,7 +134,7 @@ def _table(heading: str, rows: Sequence[Row], style: Style) -> Iterator[str]:
 
 
 def fork_lines(pid: int, copy: int) -> Iterator[str]:
-    """Return lines on what a copy of a process is good for, and how to remove it."""
+    """Yield lines about uses of a process copy, and how to remove it."""
     yield f"rbtrace-py: process {copy} is a copy of {pid}, and stopped"
     yield f"{_MARGIN}look at it  gdb -p {copy}, or gcore {copy}"
     yield f"{_MARGIN}end it      kill -KILL {copy}"

@@ -14,7 +14,7 @@ _MARGIN = "  "
 
 
 def layout_lines(described: VmDescription, style: Style) -> Iterator[str]:
-    """Return a layout's lines for people."""
+    """Yield the lines of a layout."""
     yield style.bold(f"Ruby {described.ruby_version}") + style.dim(
         f"  by {described.version_origin}"
     )
@@ -46,7 +46,7 @@ def _symbols(described: VmDescription) -> str:
 
 
 def _summary(offsets: Sequence[Offset]) -> str:
-    """``72 from the table, 2 mined; its own code confirms 22``."""
+    """Return ``72 from the table, 2 mined; its own code confirms 22``."""
     counts = Counter(offset.origin for offset in offsets)
     parts = [f"{count} {origin}" for origin, count in counts.most_common()]
     confirmed = sum(offset.is_confirmed for offset in offsets)

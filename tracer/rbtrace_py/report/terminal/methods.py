@@ -1,4 +1,4 @@
-"""Tables of methods as a profiler has them, and counts of methods and objects."""
+"""Tables of methods, as profilers show them, and counts of methods and objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rbtrace_py.report.units import Unit
 SORTS = ("total", "self", "calls", "p50", "p99", "max")
 TOP = 30
 _PICTURES = 3
-"""Up to so many rows get a picture each before the table."""
+"""Maximum number of rows that also get a histogram each, above the table."""
 
 
 def methods_report(
@@ -38,10 +38,16 @@ def methods_report(
     pictures: bool = False,
     scale: Scale = "auto",
 ) -> Iterator[str]:
-    """A table a series, of what has no key a histogram; then what is not in them.
+    """Yield one table per series, or a histogram if it has no keys; then notes.
 
-    pictures: of single rows too, where there are few
-    top: rows of a table
+    Args:
+        result: Result of methods.
+        style: Style of the lines.
+        unit: Unit of times.
+        sort: Column to sort by.
+        top: Maximum number of rows of a table.
+        pictures: True to show histograms of single rows if there are few.
+        scale: Scale of histograms.
     """
     notation = times(style, unit, scale)
     for series in result.series:
@@ -61,7 +67,13 @@ def methods_report(
 
 
 def counts_report(result: Result, style: Style, top: int = TOP) -> Iterator[str]:
-    """Counts and rates: one table of all series, or with ``--by`` a table each."""
+    """Yield counts and rates: one table of all series, or with ``--by`` one each.
+
+    Args:
+        result: Result of ``count``.
+        style: Style of the lines.
+        top: Maximum number of rows of a table.
+    """
     if result.by is None:
         yield from count_table(result, "all", "", style)
     else:
@@ -87,7 +99,7 @@ def _rows(
     style: Style,
     top: int,
 ) -> Iterator[str]:
-    """The first ones, how many more there are, and an empty line."""
+    """Yield the first rows, the number of further rows, and an empty line."""
 
     def label(group: Group) -> str:
         return key_label(group, style)
@@ -100,9 +112,9 @@ def _rows(
 
 
 def _shorter(name: str, columns: int, style: Style) -> str:
-    """``…::Server#run``: outer modules go first, and whole, if that is enough.
+    """Return ``…::Server#run``: outer modules are dropped first, if that is enough.
 
-    The end of a method's name says more than the beginning of its module's.
+    The end of a method's name identifies it better than the beginning of its module's.
     """
     if width(name) <= columns:
         return name
@@ -139,7 +151,7 @@ def _pictures(
 
 
 def _is_row(group: Group, by: str | None, has_left: bool) -> bool:
-    """Calls that are all running still are told of by the notes alone."""
+    """Return whether a group is a row; open calls alone are only in the notes."""
     return by is not None and bool(group.count or (has_left and _entries(group)))
 
 
@@ -167,7 +179,7 @@ def _entries(group: Group) -> int:
 
 
 def _unreturned(group: Group) -> int:
-    """Calls that began and did not return: left without one, or running still."""
+    """Return the number of calls that were left without a return, or are still open."""
     return max(_entries(group) - group.count, 0)
 
 
@@ -190,9 +202,9 @@ def _highest(group: Group) -> int:
 
 
 def _order(group: Group, sort: str) -> tuple[float, int]:
-    """Return a key that puts the largest first, by ``sort`` and then by the total.
+    """Return a key that sorts the largest first, by ``sort`` and then by the total.
 
-    A group without a total has its self time instead, or else its calls.
+    A group without a total is sorted by self time, or else by calls.
     """
     values = group.distribution
     sums = (_total(group), _own(group), group.count)

@@ -1,7 +1,7 @@
-"""Notes below a result: events that were seen but are not in it.
+"""Notes below a result: observed events that are not in it.
 
-Every report ends with these lines, and one of them always says what was lost,
-be it nothing; the last one, what tracing cost.
+Every report ends with these lines. One of them always reports the losses, even if there
+are none; the last one reports what tracing cost.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ _SENTENCES: dict[str, tuple[str, str]] = {
 
 
 def note_lines(result: Result, style: Style) -> Iterator[str]:
-    """A line for each counter that is not 0, losses last."""
+    """Yield one line per counter that is not 0, losses last."""
     counters = Counter(result.counters)
     for group in result.groups:
         if group.distribution is not None:
@@ -175,7 +175,7 @@ def note_lines(result: Result, style: Style) -> Iterator[str]:
 
 
 def cost_lines(cost: HitCost | None, style: Style) -> Iterator[str]:
-    """Return what tracing cost the processes, if that is known, and if anything."""
+    """Yield the cost of tracing for the processes, if it is known and not 0."""
     if cost is not None and cost.hits:
         percent = 100 * cost.share
         share = f"{percent:.1f}" if percent >= 0.05 else "less than 0.1"
@@ -188,9 +188,12 @@ def cost_lines(cost: HitCost | None, style: Style) -> Iterator[str]:
 def counter_lines(
     counters: Mapping[str, int], style: Style, says_none: bool = True
 ) -> Iterator[str]:
-    """Return the lines of counters alone.
+    """Yield the lines of counters.
 
-    says_none: "no losses" is said, too
+    Args:
+        counters: Counts by name.
+        style: Style of the lines.
+        says_none: True to print "no losses" as well.
     """
     losses = (*LOSSES, *SAMPLE_LOSSES)
     for name, number in counters.items():
@@ -204,13 +207,13 @@ def counter_lines(
 
 
 def _note(text: str, paint: Callable[[str], str], style: Style) -> Iterator[str]:
-    """A sentence, in as many lines as a narrow terminal makes of it."""
+    """Yield a sentence, wrapped to the width of the terminal."""
     for number, line in enumerate(wrap(text, style.width - 4)):
         yield f"  {'  ' if number else ''}{paint(line)}"
 
 
 def sentence(name: str, number: int, style: Style) -> str:
-    """``3 ends had no begin``."""
+    """Return a sentence such as ``3 ends had no begin``."""
     if name not in _SENTENCES:
         return f"{escape(name.replace('_', ' '), style)}: {units.format_count(number)}"
     singular, plural = _SENTENCES[name]

@@ -12,13 +12,13 @@ from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import escape, fitted, width
 
 _MARGIN = 8
-"""Columns that arguments are indented by, at most."""
+"""Maximum indentation of arguments."""
 
 
 def probe_lines(probes: Sequence[Listed], style: Style) -> Iterator[str]:
-    """By provider and file, a probe a line with its arguments wrapped below.
+    """Yield one line per probe, by provider and file, with its arguments wrapped below.
 
-    Where there are several processes each says in how many of them it is.
+    With several processes, each probe shows how many of them contain it.
     """
     if not probes:
         yield "no probes"
@@ -75,7 +75,7 @@ def _operand(operand: Operand, room: int, style: Style) -> str:
 
 
 def _wrap(name: str, operands: Sequence[str], room: int) -> list[str]:
-    """``name(a, b)`` in lines of so many columns, broken after commas."""
+    """Return ``name(a, b)`` in lines of up to ``room`` columns, broken after commas."""
     if not operands:
         return [name]
     start = f"{name}("

@@ -26,22 +26,22 @@ _BAR = 14
 _NAME_ROOM = 60
 _MAX_PICTURES = 3
 _MAX_ROWS = 30
-"""Rows of a table where no terminal limits them."""
+"""Rows of a table if no terminal limits them."""
 _OTHERS = 4
 """Lines of a report besides the rows of its table."""
 _SURE_RATES = 1.96
-"""Standard deviations by which two rates differ by chance in one of 20 cases."""
+"""Standard deviations by which two equal rates differ by chance in one of 20 cases."""
 _SURE_VALUES = 1.4
-"""The same for the ranks of two values, each by itself."""
+"""The same for the ranks of two values, each one separately."""
 _UNSURE = re.compile(r"(?:%|[×x]\S+|new) \?(?:\s|\x1b|$)")
 """The mark of ``_change``, at the end of a line or before a space or a color."""
 _UNBOUNDED = 0.08
-"""Probability from which on a percentile may lie beyond all values seen."""
+"""Probability from which on a percentile may be beyond all values seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One row of one result, and how long that took."""
+    """One row of one result, and the measurement time."""
 
     group: Group
     seconds: float
@@ -56,12 +56,12 @@ class _Side:
 
     @property
     def rate(self) -> float:
-        """Number of events per second, or at all if the time is unknown."""
+        """Number of events per second, or in total if the time is unknown."""
         return self.count / self.seconds
 
     @property
     def time(self) -> float:
-        """Time per second in ns; of several methods their own, or else their sum."""
+        """Time per second in ns: total time, or self time if a group has no total."""
         group = self.group
         if isinstance(group, MethodGroup) and not group.has_total:
             time = group.summed if group.own is None else group.own
@@ -80,10 +80,13 @@ def result_diff_lines(
 ) -> Iterator[str]:
     """Yield a paragraph per series with its histograms, or a table if there are many.
 
-    One series in both results is the same one, whatever it is called. A ``?`` marks a
-    change that may be chance.
+    If both results have a single series, these are compared whatever their names. A
+    ``?`` marks a change that may be chance.
 
-    before, after: of one command
+    Args:
+        before: Earlier result.
+        after: Later result of the same command.
+        options: Options of the report.
     """
     style = options.style
     pairs = _pairs(before, after, style)
@@ -160,9 +163,9 @@ def _change_of_percentile(pair: _Pair, percentile: float, style: Style) -> str:
 
 
 def _interval(values: Distribution, percentile: float) -> tuple[float, float]:
-    """Return the values between which a percentile of all that may come lies.
+    """Return the confidence interval of a percentile.
 
-    The number of values below it has a binomial distribution.
+    The number of values below the percentile has a binomial distribution.
     """
     count, part = values.count, percentile / 100
     rank, spread = count * part, _SURE_VALUES * sqrt(count * part * (1 - part))

@@ -1,4 +1,4 @@
-"""Reports of latency, values and count, as printed at the end."""
+"""Final reports of latency, values, and count."""
 
 from __future__ import annotations
 
@@ -35,7 +35,15 @@ def latency_report(
     sort: Sort = "total",
     scale: Scale = "auto",
 ) -> Iterator[str]:
-    """Pictures, a series each, or with ``--by`` tables; then what is not in them."""
+    """Yield one histogram per series, or with ``--by`` tables; then notes.
+
+    Args:
+        result: Result of ``latency``.
+        style: Style of the lines.
+        unit: Unit of times.
+        sort: Order of the rows of a table.
+        scale: Scale of histograms.
+    """
     notation = times(style, unit, scale)
     slow = result.slow
     if slow is not None:
@@ -50,7 +58,14 @@ def latency_report(
 def values_report(
     result: Result, style: Style, sort: Sort = "count", scale: Scale = "auto"
 ) -> Iterator[str]:
-    """Return the report of numbers; of strings and bools the top values."""
+    """Yield the histograms of numbers, or the top values of strings and bools.
+
+    Args:
+        result: Result of ``values``.
+        style: Style of the lines.
+        sort: Order of the rows of a table.
+        scale: Scale of histograms.
+    """
     notation = times(style, scale=scale) if result.unit == "ns" else numbers(scale)
     for series in result.series:
         yield from _series(result, series, notation, sort, style)
@@ -58,7 +73,7 @@ def values_report(
 
 
 def count_report(result: Result, style: Style) -> Iterator[str]:
-    """One table of all series, or with ``--by`` a table each."""
+    """Yield one table of all series, or with ``--by`` one per series."""
     if result.by is not None:
         for series in result.series:
             yield from _series(result, series, numbers(), "count", style)

@@ -1,4 +1,4 @@
-"""Samples to read: a paragraph each, the innermost frame first."""
+"""Readable samples: a paragraph each, the innermost frame first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECOND = 1_000_000_000
 
 
 def readable_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    """Yield samples in the order they were taken, in UTC; lastly the statistics."""
+    """Yield samples in the order they were taken, in UTC, then the statistics."""
     if options.title:
         yield options.style.bold(clean(options.title))
     of_calls = profile.counts.statistics.counted == "calls"
@@ -32,7 +32,7 @@ def readable_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
 
 
 def _head(sample: Sample, unit: str, of_calls: bool) -> str:
-    """of_calls: it stands for all calls with this stack, which are in no one state"""
+    """Return the heading of a sample; ``of_calls`` replaces its state by "calls"."""
     words = [f"pid {sample.thread.pid}", thread_text(sample.thread)]
     words.append("calls" if of_calls else sample.state.name.lower())
     if sample.time_ns > 0:

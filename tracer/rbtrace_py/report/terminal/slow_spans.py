@@ -1,4 +1,4 @@
-"""Slow spans: how much there was of them, where their time went, the slowest."""
+"""Slow spans: their number, where their time went, and the slowest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARGIN = "  "
 def slow_lines(
     result: Result, slow: SlowPart, notation: Notation, style: Style
 ) -> Iterator[str]:
-    """Lines below a histogram whose slow part is marked."""
+    """Yield the lines below a histogram whose slow part is marked."""
     total = sum(group.total for group in result.groups)
     least = notation.value(slow.least_ns)
     count = units.format_count(slow.count)
@@ -79,13 +79,13 @@ def _table(slow: SlowPart, notation: Notation, style: Style) -> Iterator[str]:
 
 
 def _name(span: EndedSpan, has_several: bool, style: Style) -> str:
-    """``11:47:18.131 web:request``, when it began and, of several, which it is."""
+    """Return ``11:47:18.131 web:request``; a name that all spans share is omitted."""
     began = clock(span.began_ns)[:-3]
     return f"{began} {escape(span.series, style)}" if has_several else began
 
 
 def _arguments(span: EndedSpan, style: Style) -> str:
-    """``id: 42, sku: "tea"``."""
+    """Return ``id: 42, sku: "tea"``."""
     return ", ".join(
         f"{escape(argument, style)}: {text}"
         for argument, text in argument_texts(span, style)
@@ -93,7 +93,7 @@ def _arguments(span: EndedSpan, style: Style) -> str:
 
 
 def argument_texts(span: EndedSpan, style: Style) -> Iterator[tuple[str, str]]:
-    """Yield names and values of a span's arguments; the outcome if it is news."""
+    """Yield names and values of arguments, and the outcome if it is not 0."""
     event = span.event
     operands = zip(event.probe.operands, event.values, event.truncated, strict=False)
     yield from (

@@ -1,4 +1,4 @@
-"""The line that says what goes on, within a terminal's width."""
+"""The status line, fitted to a terminal's width."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from rbtrace_py.report.style import Style
 from rbtrace_py.report.text import cut, escape, width
 
 _SHORTEST = 12
-"""Columns of what goes on that the hint about Ctrl-C must leave."""
+"""Minimum columns of the activity beside the hint about Ctrl-C."""
 
 
 def status_line(what: str, seconds: float, ending: str, style: Style) -> str:
-    """``waiting for shop:checkout in pid 123 · 12 s, Ctrl-C stops``.
+    """Return ``waiting for shop:checkout in pid 123 · 12 s, Ctrl-C stops``.
 
-    A few columns are left for the ``^C`` that a terminal shows there. Where there
-    is no room for all, what goes on is cut before the time is.
+    A few columns are reserved for the ``^C`` that a terminal echoes. If the line is too
+    long, the activity is cut before the time is.
+
+    Args:
+        what: The activity.
+        seconds: Time since its start in seconds.
+        ending: The effect of Ctrl-C.
+        style: Style of the line.
     """
     what, room = escape(what, style), style.width - 1 - len("^C")
     time = f" {style.pick('·', '-')} {elapsed(seconds)}"
@@ -24,7 +30,7 @@ def status_line(what: str, seconds: float, ending: str, style: Style) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """``12 s``, ``3 min 5 s``, ``2 h 3 min``."""
+    """Return ``12 s``, ``3 min 5 s``, or ``2 h 3 min``."""
     minutes, rest = divmod(int(seconds), 60)
     if not minutes:
         return f"{rest} s"

@@ -1,4 +1,4 @@
-"""Summaries: what of everything is a method's own, and what passes through it."""
+"""Summaries: self and total shares of methods or lines."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _HEADINGS = {
     "gvl": "time that threads waited for the GVL",
     "calls": "calls shown",
 }
-"""Name of the whole, by mode; ``cpu`` and ``event`` have other headings."""
+"""Names of the total, by mode; ``cpu`` and ``event`` have other headings."""
 _SHORTEST_PLACE = 16
-"""Columns that a path has, however long the name is."""
+"""Minimum columns of a path, however long the name is."""
 _MOST_THREADS = 20
-"""Threads in the table of CPU times; the others ran for a shorter time."""
+"""Threads in the table of CPU times. The others ran for a shorter time."""
 _ASLEEP = (State.SLEEPING, State.DISK, State.STOPPED)
 
 
 def summary_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    """``% self  % total  name`` by method."""
+    """Yield ``% self  % total  name`` by method."""
     shares = profile.counts.by_method(options.waits)
     yield from _lines(profile, shares, options, lines=False)
 
 
 def summary_by_line_lines(profile: Profile, options: ReportOptions) -> Iterator[str]:
-    """``% self  % total  name`` by line."""
+    """Yield ``% self  % total  name`` by line."""
     shares = profile.counts.by_line(options.waits)
     yield from _lines(profile, shares, options, lines=True)
 
@@ -71,7 +71,8 @@ def _above(profile: Profile, options: ReportOptions) -> Iterator[str]:
         yield style.bold(clean(options.title))
     if profile.one_cpu:
         share = percent(weight, profile.one_cpu)
-        # Recordings of version 0.2 by memory count threads that wait for a CPU, too.
+        # Recordings that version 0.2 made by reading memory count runnable threads,
+        # too.
         by_memory = profile.counts.statistics.engine == "memory"
         is_old = by_memory and profile.meta.weights != RUN_TIME
         what = "on CPU or runnable" if is_old else "on CPU"
@@ -117,16 +118,16 @@ def _cpu_lines(
 
 
 def _event_line(profile: Profile) -> str:
-    """``shop:sold: 1,000 events``, or ``shop:sold, cents: 500,500``."""
+    """Return ``shop:sold: 1,000 events``, or ``shop:sold, cents: 500,500``."""
     words = filter(None, (profile.meta.event, profile.meta.argument))
     weight = amount(profile.counts.weight, profile.unit)
     return f"{clean(', '.join(words))}: {weight}"
 
 
 def _fitted(frame: Frame, lines: bool, room: int, folder: str, style: Style) -> str:
-    """Fit a frame into ``room`` columns; what is cut keeps its end.
+    """Fit a frame into ``room`` columns; a cut text keeps its end.
 
-    Where names are whole, so are paths.
+    If names are not cut, paths are not cut either.
     """
     frame = replace(frame, path=shown_path(frame.path, folder))
     text = share_text(frame, lines)

@@ -1,4 +1,4 @@
-"""Tables of ``--by``, and of counts."""
+"""Tables of ``--by`` and of counts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _INDENT = "  "
 _GAP = "  "
 _SHORTEST_KEY = 8
 _WIDEST_KEY = 200
-"""Columns of names that are whole; a line with a longer one is longer."""
+"""Maximum columns reserved for uncut names; a longer name makes its line longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A heading, and what stands under it for a row."""
+    """A heading, and the text for each row."""
 
     heading: str
     cell: Callable[[Row], str]
@@ -38,10 +38,19 @@ def table(
     style: Style,
     shorten: Callable[[str, int, Style], str] = cut,
 ) -> Iterator[str]:
-    """A heading line and a line a group, the first column shortened to fit.
+    """Yield a heading and one line per group; the first column is cut to fit.
 
-    Where names are whole, the column is as wide as the longest, within a limit.
-    shorten: a label for so many columns; further lines of it get lines of their own
+    If names are not cut, the first column is as wide as the longest name, within a
+    limit.
+
+    Args:
+        groups: Rows of the table.
+        heading: Heading of the first column.
+        label: Function that returns the name of a row.
+        columns: Further columns.
+        style: Style of the lines.
+        shorten: Function that fits a name into a number of columns. Further lines of
+            its result become lines of the table.
     """
     cells = [[column.cell(group) for column in columns] for group in groups]
     widths = [
@@ -67,12 +76,12 @@ def table(
 
 
 def _room(widths: Sequence[int], style: Style) -> int:
-    """Columns that are left for the first."""
+    """Return the columns that are left for the first column."""
     return style.width - len(_INDENT) - sum(len(_GAP) + size for size in widths)
 
 
 def _fitting(widths: Sequence[int], style: Style) -> int:
-    """Return the number of columns a terminal has room for; the last ones go first."""
+    """Return the number of columns that fit; the last ones are dropped first."""
     kept = len(widths)
     while kept > 1 and _room(widths[:kept], style) < _SHORTEST_KEY:
         kept -= 1
@@ -87,7 +96,7 @@ def _line(name: str, first: int, row: Sequence[str], widths: Sequence[int]) -> s
 def key_table(
     groups: Sequence[Group], by: str, columns: Sequence[Column[Group]], style: Style
 ) -> Iterator[str]:
-    """Rows by key. A wide key wraps: its end may be what distinguishes it."""
+    """Yield rows by key. A wide key wraps, because its end may distinguish it."""
 
     def label(group: Group) -> str:
         return key_label(group, style)
@@ -137,7 +146,7 @@ def result_header(
 
 
 def in_order(groups: Sequence[Group], sort: Sort) -> list[Group]:
-    """Largest first, ``(other)`` last; equal ones by their keys."""
+    """Return groups, the largest first and ``(other)`` last; ties are sorted by key."""
 
     def place(group: Group) -> tuple[bool, int, str, str]:
         size = group.total if sort == "total" else group.count
@@ -154,7 +163,7 @@ def _key_order(group: Group) -> str:
 
 
 def count_columns(groups: Sequence[Group]) -> list[Column[Group]]:
-    """Count and share of all."""
+    """Return columns of the count and its share."""
     everything = sum(group.count for group in groups)
     return [
         Column("count", lambda group: units.format_count(group.count)),
@@ -168,7 +177,7 @@ def rate_column(result: Result) -> Column[Group]:
 
 
 def distribution_columns(notation: Notation) -> list[Column[Group]]:
-    """Count, percentiles and, where it says something, total."""
+    """Return columns of count, percentiles and, if it is meaningful, total."""
     columns = [
         Column("count", lambda group: units.format_count(group.count)),
         percentile_column("p50", 50, notation),
@@ -188,7 +197,15 @@ def percentile_column(
     notation: Notation,
     highest: Callable[[Group], int | None] = lambda group: None,
 ) -> Column[Group]:
-    """highest: value of a group if known exactly; a bucket's end may lie beyond it"""
+    """Return a column of a percentile.
+
+    Args:
+        name: Heading of the column.
+        percentile: Percentile, 0 to 100.
+        notation: Number formats.
+        highest: Function that returns the largest value of a group if it is known
+            exactly. A bucket's end may be beyond it.
+    """
 
     def cell(group: Group) -> str:
         distribution = group.distribution

@@ -1,4 +1,4 @@
-"""``top``: which methods of a picture are shown; lines, where there is no screen."""
+"""``top``: the choice of methods, and plain lines without a screen."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ PLAIN_ROWS = 10
 
 @dataclass(frozen=True, slots=True)
 class TopView:
-    """The choices of a user for a picture.
+    """The user's choices for the display.
 
-    rows: methods at most; None: as many as fit
+    Attributes:
+        rows: Maximum number of methods; None for as many as fit.
     """
 
     by_total: bool = False
@@ -42,7 +43,14 @@ class TopView:
 def plain_lines(
     picture: Picture, view: TopView, clock: str, style: Style
 ) -> Iterator[str]:
-    """An interval: a line of how it went, and its methods."""
+    """Yield the lines of an interval: its statistics and its methods.
+
+    Args:
+        picture: Samples of the interval.
+        view: Choices of the user.
+        clock: Time of day to print.
+        style: Style of the lines.
+    """
     own = picture.statistics
     samples = amount(picture.recent, own.unit, style)
     head = f"{clock}  {on_cpu(picture, recent=True)}{samples}, {losses(picture)}"
@@ -55,7 +63,7 @@ def plain_lines(
 
 
 def whole_lines(picture: Picture, view: TopView, style: Style) -> Iterator[str]:
-    """Return the lines of the whole measurement, to print below the last screen."""
+    """Yield the lines of the complete measurement, for below the last screen."""
     shares = sorted_rows(picture, view, recent=False)[: view.rows or PLAIN_ROWS]
     everything = picture.everything(recent=False)
     yield from _plain_table(picture, shares, everything, view, style, recent=False)
@@ -83,7 +91,7 @@ def _plain_table(
 
 
 def on_cpu(picture: Picture, recent: bool) -> str:
-    """``12.3 % of a CPU, ``: how much was on a CPU; nothing in mode wall."""
+    """Return the CPU use, ``12.3 % of a CPU, ``; empty in mode wall."""
     if picture.mode != "cpu":
         return ""
     weight = picture.recent if recent else picture.weight
@@ -112,7 +120,7 @@ def nothing(picture: Picture) -> str:
 def frame_words(
     frame: Frame, lines: bool, room: int, folder: str, style: Style
 ) -> tuple[str, str]:
-    """Name and place in ``room`` columns: its folder, then the place gives way."""
+    """Return name and place in ``room`` columns; the folder is dropped first."""
     name = escape(clean(frame.name), style)
     where = "" if frame.kind is FrameKind.C and not lines else frame.path
     where = shown_path(where, folder)
@@ -127,7 +135,7 @@ def frame_words(
 
 
 def sorted_rows(picture: Picture, view: TopView, recent: bool) -> list[Weights]:
-    """Return those that were seen, the most first. What was not lately comes last."""
+    """Return methods, the most frequent first; those not seen recently come last."""
     found = picture.lines if view.lines else picture.methods
     key = _by_total if view.by_total else _by_self
     most_first = sorted(found, key=lambda one: key(one, recent), reverse=True)

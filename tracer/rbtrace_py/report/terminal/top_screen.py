@@ -30,8 +30,12 @@ from rbtrace_py.report.text import cut, escape, pad, pad_left, width, wrap
 class Key(NamedTuple):
     """A key of the screen.
 
-    typed: characters that are this key; shown: how it is called
-    name: in the last line; what: it does; change: of the look
+    Attributes:
+        typed: Characters that the key sends.
+        shown: Label of the key.
+        name: Name in the last line.
+        what: Description in the help.
+        change: Function that changes the view.
     """
 
     typed: str
@@ -72,18 +76,26 @@ KEYS = (
 )
 
 _WIDE = 60
-"""Columns from which on there is room for all columns of the tables."""
+"""Minimum number of screen columns for all columns of the tables."""
 _MOST_NAME = 16
 _FEWEST_ROWS = 12
-"""Rows below which only methods are shown."""
+"""Number of rows below which only methods are shown."""
 _MUCH = 0.05
-"""Part of the rounds that may be late before that is shown as a warning."""
+"""Maximum share of late sampling passes that is not highlighted."""
 
 
 def screen_lines(
     picture: Picture, view: TopView, columns: int, rows: int, style: Style
 ) -> list[str]:
-    """A screen of ``rows`` lines, none wider than ``columns``."""
+    """Return ``rows`` lines, none wider than ``columns``.
+
+    Args:
+        picture: Samples so far.
+        view: Choices of the user.
+        columns: Width of the screen.
+        rows: Height of the screen.
+        style: Style of the lines.
+    """
     head = list(_head(picture, view, columns, style))[: max(rows - 2, 1)]
     foot = [_keys(columns)] if rows > len(head) else []
     room = rows - len(head) - len(foot)
@@ -94,7 +106,7 @@ def screen_lines(
 
 
 def _painted(lines: Sequence[Text], columns: int, style: Style) -> list[str]:
-    """Rich makes characters and colours of them."""
+    """Convert lines to strings with color sequences, by Rich."""
     file = io.StringIO()
     console = Console(
         file=file,
@@ -162,7 +174,7 @@ def _help(columns: int) -> list[Text]:
 def _body(
     picture: Picture, view: TopView, columns: int, room: int, style: Style
 ) -> list[Text]:
-    """Methods, and below them threads; each gets the rows the other leaves."""
+    """Return methods, and below them threads; each gets the rows the other leaves."""
     shares = sorted_rows(picture, view, recent=True)
     if view.rows is not None:
         shares = shares[: view.rows]
@@ -170,7 +182,7 @@ def _body(
     rest = room - 2
     threads = picture.threads if has_threads else ()
     if has_threads:
-        rest -= 3  # a space, their sum and the heading
+        rest -= 3  # An empty line, their sum, and the heading.
         for_threads = min(len(threads), max(rest // 3, rest - max(len(shares), 1)))
         rest -= for_threads
         threads = tuple(_by_work(threads)[:for_threads])
@@ -244,7 +256,7 @@ _STATES = {
 
 
 def _by_work(threads: Sequence[ThreadNow]) -> list[ThreadNow]:
-    """Sort threads by the share of a CPU that is shown; else in Ruby's order."""
+    """Sort threads by their displayed share of a CPU, or else in Ruby's order."""
     return sorted(threads, key=lambda one: (-round((one.cpu or 0) * 1000), one.state))
 
 
@@ -257,7 +269,7 @@ def _sum_of_threads(picture: Picture) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Those of the threads: name and size."""
+    """Columns of the thread table, with their sizes."""
 
     sizes: dict[str, int]
 
@@ -300,7 +312,7 @@ def _threads(
 
 
 def _cells(one: ThreadNow, name: str, style: Style) -> Iterator[tuple[str, str, str]]:
-    """Column, text and colour."""
+    """Yield column, text, and color."""
     state, colour = _STATES[one.state]
     cpu = style.pick("–", "-")
     if one.cpu is not None:

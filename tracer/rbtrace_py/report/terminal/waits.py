@@ -1,4 +1,4 @@
-"""What threads wait for, in words: ``Thread::Mutex 0x…, held by "worker" (tid 5)``."""
+"""Descriptions of waits: ``Thread::Mutex 0x…, held by "worker" (tid 5)``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from rbtrace_py.model.waits import Descriptor, OtherProcess, Wait, Waiter, WaitK
 from rbtrace_py.report.style import Style
 
 _MOST_SHOWN = 3
-"""Descriptors or children of one wait, before the rest is a number."""
+"""Maximum number of descriptors or children shown of one wait; the rest is a number."""
 _LONGEST_COMMAND = 60
 
 
 def wait_text(wait: Wait) -> str:
-    """Return the words after ``waits for:``; texts of the target are safe, and may
-    not be ASCII."""
+    """Return the words after ``waits for:``, escaped but perhaps not ASCII."""
     text = _WORDS[wait.kind](wait)
     if wait.native:
         text += f"; native threads wait for: {_descriptors(wait.native, wait.call)}"
@@ -25,19 +24,19 @@ def wait_text(wait: Wait) -> str:
 
 
 def deadlock_text(waiters: Sequence[Waiter], style: Style) -> str:
-    """``"a" (tid 5) -> "b" (tid 6) -> "a"``."""
+    """Return ``"a" (tid 5) -> "b" (tid 6) -> "a"``."""
     names = [waiter_name(one) for one in waiters]
     return f" {style.pick('→', '->')} ".join([*names, names[0]])
 
 
 def thread_name(thread: RubyThread) -> str:
-    """``"worker"``; the main thread of Ruby has no name of its own."""
+    """Return ``"worker"``; Ruby gives the main thread no name."""
     name = thread.name or ("main" if thread.is_main else "")
     return f'"{name}"' if name else "thread"
 
 
 def waiter_name(waiter: Waiter) -> str:
-    """``"worker" (tid 5)``, or a fiber of it."""
+    """Return ``"worker" (tid 5)``, or a fiber of it."""
     tid = waiter.thread.tid
     name = thread_name(waiter.thread)
     name = name if tid is None else f"{name} (tid {tid})"

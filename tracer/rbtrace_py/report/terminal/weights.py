@@ -1,4 +1,4 @@
-"""Weights of samples, and what a sampler says of its work, in words."""
+"""Text for weights of samples, and for a sampler's statistics."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rbtrace_py.report import units
 from rbtrace_py.report.style import PLAIN, Style
 
 NONE_ON_CPU = "no thread was on CPU; --mode wall shows waiting threads"
-"""Note for a report in which mode cpu saw nothing."""
+"""Note for an empty report in mode cpu."""
 _MANY_CHANGED = 0.1
-"""Share of samples with unknown newest frames above which a remedy is named."""
+"""Share of samples with unknown newest frames above which a note names a remedy."""
 
 
 def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
-    """``1,234 samples``, or a time."""
+    """Return ``1,234 samples``, or a time, size, or number if the unit is one."""
     if unit == "ns":
         return units.duration(weight, style)
     if unit == "bytes":
@@ -26,17 +26,17 @@ def amount(weight: int, unit: str, style: Style = PLAIN) -> str:
 
 
 def counted(unit: str) -> str:
-    """``samples``, or what else is counted; a file may say anything."""
+    """Return ``samples``, or another unit; a unit from a file is untrusted text."""
     return unit if unit in ("calls", "events", "weight", "bytes") else "samples"
 
 
 def percent(part: float, whole: float) -> str:
-    """``12.34``: as a column of summaries has it."""
+    """Return ``12.34``, as in a column of summaries."""
     return f"{100 * part / whole:.2f}" if whole else "0.00"
 
 
 def statistics_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
-    """Return lines on how much was sampled and how well; losses last."""
+    """Yield lines on the number of samples and their quality; losses come last."""
     yield f"  {_head(own)}"
     yield from quality_lines(own, style)
     if not has_losses(own):
@@ -83,7 +83,7 @@ def quality_lines(own: Statistics, style: Style = PLAIN) -> Iterator[str]:
 
 
 def has_losses(own: Statistics) -> bool:
-    """Is anything not as it was to be: lost, cut, or late?"""
+    """Return whether any samples are lost, cut, or late."""
     return bool(
         own.failed
         or own.late
@@ -97,12 +97,12 @@ def has_losses(own: Statistics) -> bool:
 
 
 def amount_alone(weight: int, unit: str) -> str:
-    """``1,234``, or a time."""
+    """Return ``1,234``, or a time."""
     return units.duration(weight, PLAIN) if unit == "ns" else units.format_count(weight)
 
 
 def idle_text(weight: int, unit: str) -> str:
-    """``1,234 idle samples are left out; --idle shows them``."""
+    """Return ``1,234 idle samples are left out; --idle shows them``."""
     if unit == "ns":
         text = f"{units.duration(weight, PLAIN)} of idle threads is"
     else:
@@ -123,7 +123,7 @@ def _head(own: Statistics) -> str:
 
 
 def progress(own: Statistics) -> str:
-    """``1,234 samples, 99/s, 2 late, 1 failed``: while it goes on."""
+    """Return ``1,234 samples, 99/s, 2 late, 1 failed``, for the status line."""
     parts = [amount(own.samples, "samples")]
     if own.rate:
         parts.append(f"{own.achieved_rate:.0f}/s")
