@@ -1,1 +1,1 @@
-"""The commands, one a module; the only layer that reads words from a terminal."""
+"""The commands, one module each; the only layer that reads the command line."""

@@ -1,4 +1,4 @@
-"""``attach``: the agent put into a process that never loaded it."""
+"""``attach``: load the agent into a running process."""
 
 from __future__ import annotations
 

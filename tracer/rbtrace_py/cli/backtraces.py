@@ -1,4 +1,4 @@
-"""``backtraces``: every thread as Ruby itself sees it."""
+"""``backtraces``: the backtrace of every thread, as Ruby itself reports it."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def _options(words: tuple[str, ...], options: _Options) -> CallsOptions:
 
 
 def _check_folder(options: _Options) -> None:
-    """Raise UsageError unless what is recorded to is what --keep needs."""
+    """Raise UsageError unless --record and --keep agree on a file or folder."""
     path = options.record_path
     is_folder = path is not None and Path(path).is_dir()
     if options.keep is None:
@@ -286,9 +286,9 @@ def _check_folder(options: _Options) -> None:
 
 
 class _Printing(Session, Generic[Told]):
-    """Calls are written as they come; ``seen``: how many there were.
+    """Session that writes calls as they arrive; ``seen`` is their number.
 
-    Where none has come for a while, a line on the terminal says so.
+    If no calls arrive for a while, a line on the terminal says so.
     """
 
     seen = 0
@@ -313,9 +313,9 @@ class _Printing(Session, Generic[Told]):
         )
 
     def run(self, seconds: float | None) -> None:
-        """Write all events; another Ctrl-C drops what is left at the end.
+        """Write all events; another Ctrl-C drops the remaining ones at the end.
 
-        The hooks are out after ``seconds``, even if writing takes longer.
+        The hooks are removed after ``seconds``, even if writing takes longer.
         """
         if seconds is not None:
             self._deadline = time.monotonic() + seconds
@@ -349,20 +349,21 @@ class _Printing(Session, Generic[Told]):
         self._waiting(time.monotonic() - self._last)
 
     def _check_alive(self) -> None:
-        """Have all processes ended, before anybody wished the end of this?"""
+        """Note whether all processes ended before the user asked to stop."""
         if not self._stop.is_asked():
             processes = self._session.targets.processes.values()
             self._have_ended = not any(process.alive() for process in processes)
 
     def _is_dropped(self) -> bool:
-        """Return whether a Ctrl-C drops what waits.
+        """Return whether a Ctrl-C drops the remaining events.
 
-        After the first one it is written of a process that runs; of one that has
-        ended there is nothing else that a signal could mean."""
+        The first Ctrl-C stops a running process's trace, and its events are still
+        written. If the process has already ended, the first Ctrl-C drops them.
+        """
         return self._have_ended and self._stop.is_asked()
 
     def finish(self) -> None:
-        """Write what had come by then, and what was still open."""
+        """Write the remaining events and the open calls."""
         self._waiting.end()
         if self.seen == self._most or self._is_dropped():
             return
@@ -393,7 +394,7 @@ _FEWER = (
 
 
 class _End:
-    """How many calls were shown, what was not, and what stays in the targets."""
+    """Summary: calls shown, calls missing, and what remains in the targets."""
 
     def __init__(
         self, shown: int, ends: list[CallsEnd], unseen: dict[str, int], notes: list[str]
@@ -409,7 +410,15 @@ class _End:
             self._notes += [f"process {end.pid}: {text}" for text in end.notes]
 
     def say(self, writers: Writing[Any], as_json: bool) -> int:
-        """Write all that; the exit code."""
+        """Write the summary and return the exit code.
+
+        Args:
+            writers: Writers of the calls.
+            as_json: True to write the summary as a JSON document.
+
+        Raises:
+            RbtraceError: The trace of a process failed.
+        """
         if as_json:
             document = calls_end_document(self._shown, self._counters, self._stays)
             writers.last_words(document)
@@ -422,7 +431,7 @@ class _End:
 
     @property
     def _is_useless(self) -> bool:
-        """Return whether more calls are missing than there are."""
+        """True if more calls are missing than shown."""
         deleted = self._counters["deleted"]
         lost = self._counters["lost"] + self._counters["no_stream"] + deleted
         return lost > self._shown - deleted

@@ -21,7 +21,7 @@ def command(shell: str) -> None:
 
 
 def script(command: click.Command, shell: str) -> str:
-    """Return a shell's script, which has the whole command complete its words."""
+    """Return a shell's script that completes the words of the whole command."""
     kind = get_completion_class(shell)
     assert kind is not None
     return kind(command, {}, "rbtrace-py", "_RBTRACE_PY_COMPLETE").source()

@@ -1,4 +1,4 @@
-"""``console``: a conversation with a process, code after code."""
+"""``console``: an interactive session that runs code in a process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from rbtrace_py.session.inside.console import Console, Form, GivenUp
 from rbtrace_py.session.targets.targets import Targets
 
 Read = Callable[[int, bool], str | None]
-"""The line of this number, None at the end; True: something goes on with it."""
+"""Function that reads a line by its number, or None at the end.
+
+The second argument is true if the line continues the one before it.
+"""
 
 _LEAVING = ("exit", "quit")
 _GOES_ON = re.compile(r"(?<!\\)(\\\\)*\\\Z")
@@ -90,7 +93,7 @@ def _next_line(number: int, goes_on: bool) -> str | None:
 
 
 def _at_terminal(console: Console, pid: int, output: Output) -> None:
-    # Readline is not everywhere, and only a terminal has a use for it.
+    # Readline is not available everywhere, and only a terminal needs it.
     from rbtrace_py.cli.common.console_history import History
     from rbtrace_py.cli.common.line_editor import LineEditor
 
@@ -115,7 +118,7 @@ def _at_terminal(console: Console, pid: int, output: Output) -> None:
 
 
 def _talk(console: Console, pieces: _Pieces, output: Output) -> None:
-    """Until one leaves; Ctrl-C drops what was typed."""
+    """Run code until the user leaves; Ctrl-C drops typed text."""
     while True:
         try:
             piece = pieces.next()
@@ -129,15 +132,15 @@ def _talk(console: Console, pieces: _Pieces, output: Output) -> None:
 
 @contextmanager
 def _signals(console: Console) -> Iterator[None]:
-    """Ctrl-C ends what runs; a second one insists, and so do other signals.
+    """Cancel running code at Ctrl-C; leave at a second one or another signal.
 
-    Who is leaving leaves: what comes on the way out does not lead back to the prompt.
+    Once the session is leaving, a signal does not lead back to the prompt.
     """
     is_leaving = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        # While it is busy a frame may be half read: nothing may be raised there
-        # but what ends the conversation.
+        # While the console is busy, a frame may be half read. Then nothing may be
+        # raised here except to end the session.
         if is_leaving or (console.is_busy and console.is_cancelled):
             leave(number, frame)
         if not console.is_busy:
@@ -164,7 +167,7 @@ def _signals(console: Console) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Code to be run; line: the number of its first line."""
+    """Code to run; ``line`` is the number of its first line."""
 
     code: str
     form: Form
@@ -172,7 +175,7 @@ class _Piece:
 
 
 class _Pieces:
-    """Code as it comes, as many lines each time as Ruby's parser needs."""
+    """Code in pieces, each with as many lines as Ruby's parser needs."""
 
     def __init__(self, console: Console, read: Read) -> None:
         self._console = console
@@ -180,7 +183,10 @@ class _Pieces:
         self._number = 0
 
     def next(self) -> _Piece | None:
-        """None at the end; what was not finished by then will say so."""
+        """Return the next piece, or None at the end.
+
+        The last piece may be unfinished; running it then reports that.
+        """
         lines: list[str] = []
         while (line := self._read(self._number + 1, bool(lines))) is not None:
             self._number += 1
@@ -195,7 +201,7 @@ class _Pieces:
         return self._piece(lines, Form.OTHER) if lines else None
 
     def _form(self, code: str) -> Form:
-        # Ruby would leave out a backslash at the very end.
+        # Ruby would ignore a backslash at the very end.
         if _GOES_ON.search(code):
             return Form.UNFINISHED
         return self._console.form(code)
@@ -207,7 +213,7 @@ class _Pieces:
 def _answer(
     console: Console, piece: _Piece, output: Output
 ) -> Evaluated | Raised | None:
-    """Run it, and show what came of it; None if it means to leave."""
+    """Run a piece and show the outcome; return None if it leaves the session."""
     if piece.code.strip() in _LEAVING:
         return None
     out = StreamedOutput(output)

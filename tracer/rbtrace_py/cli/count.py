@@ -1,4 +1,4 @@
-"""``count``: how often do probes fire?"""
+"""``count``: numbers of events, calls, or objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``detach``: the agent in a process taken out of service."""
+"""``detach``: stop the agent in a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``doctor``: what is possible here, what is missing, what to do."""
+"""``doctor``: capabilities of this machine, missing requirements, and remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dump``: what every thread is doing right now, or was in a core file."""
+"""``dump``: the stacks of all threads now, or in a core file."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def command(options: _Options) -> int:
 
 
 def _is_lost(one: Dump) -> bool:
-    """Was nothing of it to be read?"""
+    """Return whether nothing of a dump could be read."""
     return all(thread.stack is None for thread in one.threads)
 
 
@@ -161,8 +161,8 @@ def _dump_targets(
         except UsageError:
             raise
         except RbtraceError as error:
-            # One of several may have ended; a child may be a program of any kind,
-            # or another user's.
+            # One of several processes may have exited. A child may be any program, or
+            # another user's.
             missed.append(error)
     if not found:
         raise missed[0] if missed else NoSuchTarget("the process has ended")

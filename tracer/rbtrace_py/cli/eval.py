@@ -1,4 +1,4 @@
-"""``eval``: Ruby code, run in a process that has the agent."""
+"""``eval``: run Ruby code in a process that has the agent."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 
 
 def _code(words: tuple[str, ...], path: str | None) -> tuple[str, str | None]:
-    """The code, and its file's name if it has one."""
+    """Return the code, and its file's name if it has one."""
     if words and path is not None:
         raise UsageError("CODE and --file cannot be combined")
     if words:
@@ -110,10 +110,7 @@ def _read(path: str) -> str:
 def _conversation(
     process: Process, code: str, name: str | None, seconds: float, echoes: bool
 ) -> bool:
-    """Return the output, the value, and whether there was one.
-
-    echoes: with ``>> code`` and ``=>`` in front, as people read it
-    """
+    """Run code, print its output and value, and return whether there was a value."""
     with opened(None) as output:
         if echoes:
             lines = code.rstrip("\n")

@@ -1,4 +1,4 @@
-"""``fork``: a stopped copy of a process, to take apart."""
+"""``fork``: a stopped copy of a process, to examine."""
 
 from __future__ import annotations
 

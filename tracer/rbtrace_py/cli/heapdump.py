@@ -1,4 +1,4 @@
-"""``heapdump``: every object of a process, in a file."""
+"""``heapdump``: write every object of a process to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``latency``: how long does it take?"""
+"""``latency``: the distribution of durations."""
 
 from __future__ import annotations
 

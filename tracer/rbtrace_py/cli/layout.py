@@ -1,4 +1,4 @@
-"""``layout``: what is known of a Ruby's structures, and how it was learnt."""
+"""``layout``: known offsets of a Ruby's structures, and their sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``rbtrace-py``: finds the verb, and catches what goes wrong."""
+"""The command ``rbtrace-py``: runs the command's module, and reports errors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ GROUPS = {
         "completion": "Print a shell completion script.",
     },
 }
-"""Verbs with their lines in the overview, by group; each is a module here."""
+"""Commands with their lines in the overview, by group. Each is a module of ``cli``."""
 
 COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
@@ -77,7 +77,7 @@ INTERRUPTED = 130
 _HELP = ["-h", "--help"]
 
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""From click 8.2 on."""
+"""Exception of click 8.2 and later."""
 
 
 class Unread(Exception):
@@ -86,7 +86,7 @@ class Unread(Exception):
 
 @contextmanager
 def _our_own_ends() -> Iterator[None]:
-    """Handle what click would make an exit code or a blank line of."""
+    """Convert exceptions that click would turn into an exit code or a blank line."""
     try:
         yield
     except BrokenPipeError as error:
@@ -96,7 +96,7 @@ def _our_own_ends() -> Iterator[None]:
 
 
 class Verbs(click.Group):
-    """Commands that are imported when they are used: a start takes its time."""
+    """Commands that are imported when they are used, because importing all is slow."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -107,7 +107,7 @@ class Verbs(click.Group):
         module = importlib.import_module(f"rbtrace_py.cli.{cmd_name}")
         command = module.command
         assert isinstance(command, click.Command)
-        # Not from ctx: click keeps the help option that the first context asks for.
+        # Do not pass it by ctx: click caches the help option of the first context.
         command.context_settings.setdefault("help_option_names", _HELP)
         return command
 
@@ -175,7 +175,7 @@ def cli() -> None:
 
 
 def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words before ``--`` from the command behind it."""
+    """Split the words before ``--`` from the command after it."""
     if "--" not in arguments:
         return arguments, []
     at = arguments.index("--")
@@ -183,7 +183,7 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Entry point; exits with one of the codes that --help names."""
+    """Run the command, and exit with one of the codes that --help lists."""
     try:
         open_closed_streams()
         code = _run(sys.argv[1:] if arguments is None else arguments)
@@ -197,7 +197,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _ignore_ctrl_c() -> None:
-    """From here on an impatient one changes nothing: all is said, or will be."""
+    """Ignore Ctrl-C from here on: all output is written, or will be."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -221,7 +221,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _flush() -> None:
-    """Flush what was printed before we say that all went well."""
+    """Flush the output before reporting success."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -231,11 +231,11 @@ def _flush() -> None:
 
 
 def _code_of(error: BaseException) -> int:
-    """Say what ended the command, where there is something to say; its exit code."""
+    """Print an error, if it has a message, and return its exit code."""
     try:
         return _said(error)
     except OSError:
-        # Standard error is gone, as of a terminal that hung up.
+        # Standard error is closed, as after a hangup of the terminal.
         return RbtraceError.exit_code
 
 
@@ -248,7 +248,7 @@ def _said(error: BaseException) -> int:
         if isinstance(error, click.NoSuchOption) and error.option_name == "--json":
             error = _json_elsewhere(error.ctx)
         if isinstance(error, _NO_ARGUMENTS):
-            error.show()  # the whole help
+            error.show()  # Print the complete help.
             return UsageError.exit_code
         error = _of_click(error)
     if isinstance(error, (click.Abort, Interrupted, KeyboardInterrupt)):
@@ -274,11 +274,11 @@ def _of_system(error: OSError) -> RbtraceError:
 
 
 _SECOND_SENTENCE = re.compile(r"\. (?=Did you mean|Choose from|\()")
-"""Begin of click's second sentence; the first may hold a user's words."""
+"""Start of click's second sentence. The first one may contain a user's words."""
 
 
 def _of_click(error: click.ClickException) -> RbtraceError:
-    """Say a usage error of click as our own errors: what is wrong, then what to do."""
+    """Convert a usage error of click to ours: a message and a hint."""
     message = " ".join(error.format_message().split())
     what, *more = _SECOND_SENTENCE.split(message.removesuffix("."), maxsplit=1)
     rest = " ".join(more)
@@ -292,7 +292,7 @@ def _of_click(error: click.ClickException) -> RbtraceError:
 
 
 def _json_elsewhere(ctx: click.Context | None) -> click.UsageError:
-    """The error for ``--json`` that a command has not, with where there is JSON."""
+    """Return the error for an unknown ``--json``, with a hint at the right option."""
     meant = ""
     if ctx is not None and ctx.command.name == "top":
         meant = "rbtrace-py stacks PID --format json"
@@ -304,10 +304,10 @@ def _json_elsewhere(ctx: click.Context | None) -> click.UsageError:
 
 
 def open_closed_streams() -> None:
-    """A standard stream that was closed is nowhere, not the next file opened.
+    """Open closed standard streams, so that no other file gets their descriptors.
 
-    What is written to such an output fails still, as a result must not get lost; of
-    standard error, where nobody could be told, it does not.
+    Writing to a closed standard output still fails, because a result must not get lost.
+    Writing to a closed standard error does not.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -332,7 +332,7 @@ class _ClosedOutput(io.FileIO):
 
 
 def drop_output() -> None:
-    """Drop what is still buffered and cannot be written."""
+    """Drop buffered output that cannot be written."""
     try:
         sys.stdout.flush()
     except (OSError, RbtraceError):
@@ -341,12 +341,12 @@ def drop_output() -> None:
 
 
 def _with_sudo() -> str:
-    """This command as root, to be typed: sudo's PATH has no virtual environment."""
+    """Return this command as root, to type. sudo's PATH lacks virtual environments."""
     started = shutil.which(sys.argv[0])
     program = started or os.path.join(os.path.dirname(sys.executable), "rbtrace-py")
     return shlex.join(["sudo", os.path.abspath(program), *sys.argv[1:]])
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM and SIGHUP end as Ctrl-C does."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""``memory``: what a process has in its heap, and what the kernel gave it."""
+"""``memory``: a process's Ruby heap, and its memory as the kernel counts it."""
 
 from __future__ import annotations
 

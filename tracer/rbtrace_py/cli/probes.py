@@ -1,4 +1,4 @@
-"""``probes``: what can be traced in a process."""
+"""``probes``: the probes of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rbtrace``: rbtrace's own flags, done by our commands."""
+"""``rbtrace``: rbtrace's own flags, run by our commands."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def command(ctx: click.Context, words: tuple[str, ...]) -> int:
 
 
 def _own(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those that are rbtrace's, not of the command that it starts."""
+    """Return the words for rbtrace itself, without the command that it starts."""
     return words[: words.index("--exec")] if "--exec" in words else words
 
 

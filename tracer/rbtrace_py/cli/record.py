@@ -1,4 +1,4 @@
-"""``record``: samples into a file, to be looked at later in any way."""
+"""``record``: samples in a file, for later reports."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 def record(
     targets: Targets, options: s.LossOptions, output: str | None, append: bool = False
 ) -> int:
-    """Sample into a recording; the exit code."""
+    """Sample into a recording, and return the exit code."""
     if not output:
         check_folder()
     with ExitStack() as stack:
@@ -100,7 +100,7 @@ def _record(
     path: str,
     append: bool,
 ) -> int:
-    """The same; without a path the file is named after the process."""
+    """Record as ``record`` does. Without a path, the process names the file."""
     writers: list[RecordingWriter] = []
 
     def sink(sampling: Sampling) -> Add:
@@ -118,7 +118,7 @@ def _record(
         return _counted(writer, sampling.statistics)
 
     def goes_on() -> bool:
-        # The next sample of a program that has fallen asleep may be long in coming.
+        # Flush here, because a sleeping program may deliver its next sample much later.
         for writer in writers:
             writer.flush_if_due(time.time_ns())
         return True
@@ -146,7 +146,7 @@ def _counted(writer: RecordingWriter, statistics: Statistics) -> Add:
 
 
 def _report(stack: ExitStack, targets: Targets, options: _Options) -> int:
-    """Write the report that ``--format`` asks for, at once."""
+    """Write the report in the format of ``--format`` directly, without a recording."""
     found: list[StackCounts] = []
 
     def sink(sampling: Sampling) -> Add:

@@ -1,4 +1,4 @@
-"""``report``: a recording or a result, or the difference between two."""
+"""``report``: show a recording or a result, or the difference between two."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ class _Options(CallReportOptions):
     def of_report(self, stream: BinaryIO) -> ReportOptions:
         """Return the options of a report whose text goes to ``stream``.
 
-        If only threads off the CPU are selected, methods have the time, not the waits.
+        If only off-CPU states are selected, a summary adds the time of waits to
+        methods.
         """
         found = super().of_report(stream)
         if not self.states_ or "running" in self.states_:
@@ -120,7 +121,7 @@ def command(options: _Options) -> int:
 
 
 def _states(options: _Options) -> frozenset[ThreadState]:
-    """The states that are shown; none of them: all."""
+    """Return the selected states; none if all are shown."""
     chosen = frozenset(_STATES[name] for name in options.states_)
     if options.idle is not False:
         return chosen
@@ -131,7 +132,7 @@ def _states(options: _Options) -> frozenset[ThreadState]:
 
 
 def _by_name(options: _Options) -> str | None:
-    """The format that the name of -o says."""
+    """Return the format that the name of -o implies."""
     output, diff, files = options.output, options.diff, options.files
     of_calls = not diff and has_calls(files[0])
     found = (call_format_of_file(output) if of_calls else None) or format_of_file(
@@ -174,7 +175,7 @@ def _show(
 
 
 def _show_result(path: str, filters: Filters, options: _Options) -> None:
-    """Write a result of latency, count or values as that command would."""
+    """Write a result of latency, count, or values as that command would."""
     _check_result_options(filters, options)
     result = read_result(path)
     with r.destination(options.output, "", [path]) as file:
@@ -240,7 +241,7 @@ def _compare_stacks(
     for path, recorded in zip(files, both, strict=True):
         _say(recorded.notes)
         r.say_gaps(path, recorded.profile.counts.statistics)
-    # A span that one of them has began, or ended, between them.
+    # A selected thread may have started or ended between the recordings.
     if all(recorded.missing for recorded in both) and both[0].missing:
         raise both[0].missing
     profiles = [recorded.profile for recorded in both]
@@ -277,7 +278,7 @@ def _compare_stacks(
 
 
 def _say_differences(*queries: tuple[str, str | None, str | None]) -> None:
-    """Print notes on queries, each a name and two values, that are not the same."""
+    """Print notes on queries, each with a name and two values, that differ."""
     style = Style.for_stream(sys.stderr)
     for name, *both in queries:
         before, after = (escape(value or "none", style) for value in both)
@@ -295,5 +296,5 @@ def _say(notes: tuple[str, ...]) -> None:
 
 
 def _stem(path: str) -> str:
-    """The file's name and place without its extension."""
+    """Return the file's path without its extension."""
     return str(Path(path).with_suffix(""))

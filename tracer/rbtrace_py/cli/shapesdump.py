@@ -1,4 +1,4 @@
-"""``shapesdump``: the shapes of a process's objects, in a file."""
+"""``shapesdump``: write the shapes of a process's objects to a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stacks``: where is the time going?"""
+"""``stacks``: the time of methods and stacks, by sampling."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     check_on(options)
     _check_calls(options)
     if options.calls:
-        # It takes the agent's side, which sampling does not need.
+        # Import late: sampling does not need the agent's modules.
         from rbtrace_py.cli.common.call_stacks import fold_calls
 
         attach_first(targets, options)
@@ -116,7 +116,7 @@ def _check_calls(options: _Options) -> None:
 
 
 class _Counting:
-    """Counts samples, and renders them when it is time."""
+    """Counter of samples that renders them at intervals."""
 
     def __init__(self, targets: Targets, options: _Options) -> None:
         self._targets = targets
@@ -131,7 +131,7 @@ class _Counting:
         return self._counts.add
 
     def interval(self) -> None:
-        """Render what came since the last one: below that, or to a file of its own."""
+        """Render the samples since the last interval, below it or into a new file."""
         self._intervals += 1
         counts, options = self._counts, self._options
         came = counts if self._before is None else counts.minus(self._before)
@@ -143,7 +143,7 @@ class _Counting:
         self._before = counts.snapshot()
 
     def render(self) -> None:
-        """Render all there is."""
+        """Render all counted samples."""
         self._render(self._counts, self._options, self._stem)
 
     def _render(

@@ -1,6 +1,6 @@
-"""Entry point of the command: can be interrupted while modules are still loading.
+"""Entry point of the command, which handles Ctrl-C while modules are loading.
 
-Nothing but this is imported before it begins, as a Ctrl-C has no answer until then.
+No other module is imported before ``main``, because Ctrl-C is unhandled until then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def main() -> NoReturn:
-    """``cli.main.main``; a Ctrl-C during the imports is one without a traceback."""
+    """Run ``cli.main.main``; a Ctrl-C during the imports prints no traceback."""
     try:
         from rbtrace_py.cli.main import main as run
     except KeyboardInterrupt:

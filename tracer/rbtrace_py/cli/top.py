@@ -1,4 +1,4 @@
-"""``top``: which methods and threads are busy, as it changes."""
+"""``top``: the busiest methods and threads, updated continuously."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 _INTERVAL_SECONDS = 1.0
 _RECENT_SECONDS = 5.0
-"""Time that a screen calls lately; of longer intervals the last one."""
+"""Time that the screen calls recent; with longer intervals, the last interval."""
 
 
 class _Options(s.SampleOptions, o.IntervalOptions):
@@ -79,7 +79,7 @@ def _shown(targets: Targets, options: _Options) -> _Lines:
 
 
 class _Lines(Closing):
-    """Each interval as lines, where there is no screen."""
+    """Display of each interval as lines, without a screen."""
 
     def __init__(self, targets: Targets, options: _Options) -> None:
         self._seconds = options.interval or _INTERVAL_SECONDS
@@ -97,7 +97,7 @@ class _Lines(Closing):
         return 1
 
     def interval(self) -> None:
-        """Show what came in one."""
+        """Show the interval that ended."""
         self._picture = self._top.end_interval()
         clock = datetime.now().strftime("%H:%M:%S")
         with opened(None) as output:
@@ -108,20 +108,20 @@ class _Lines(Closing):
         return True
 
     def leave(self) -> None:
-        """Show no more."""
+        """Stop the display."""
 
     def end(self, sampling: Sampling) -> None:
-        """Say how it went."""
+        """Print the final statistics."""
         if sampling.is_over:
             say_ended(sampling.targets)
         s.tell(sampling)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 class _Live(_Lines):
-    """A screen that is drawn anew each interval, and for each key."""
+    """Screen that is redrawn at each interval and key."""
 
     def __init__(self, targets: Targets, options: _Options) -> None:
         super().__init__(targets, options)
@@ -137,16 +137,16 @@ class _Live(_Lines):
         return max(1, round(_RECENT_SECONDS / self._seconds))
 
     def interval(self) -> None:
-        """Draw what there is by now."""
+        """Draw the current state."""
         picture = self._top.end_interval()
         if self._picture is None or not self._view.is_held:
             self._picture = picture
         self._draw()
 
     def goes_on(self) -> bool:
-        """Do what keys say; False for q."""
+        """Handle the typed keys; return False for q."""
         if self._screen is None:
-            # Only now: what is to be said of attaching stays on the first screen.
+            # Enter late, so that messages about attaching stay on the normal screen.
             self._screen = self._held.enter_context(Screen())
             self.interval()
         if self._kept is not None:
@@ -175,7 +175,7 @@ class _Live(_Lines):
         self._screen.show(lines)
 
     def leave(self) -> None:
-        """Give the terminal back, and leave on it what was seen in all."""
+        """Restore the terminal, and print the complete measurement on it."""
         picture = self._top.end_interval()
         if self._screen is not None:
             self._screen.close()
@@ -186,5 +186,5 @@ class _Live(_Lines):
             output.lines(whole_lines(picture, self._view, output.style))
 
     def close(self) -> None:
-        """Give the terminal back; may be called twice."""
+        """Restore the terminal. A second call does nothing."""
         self._held.close()

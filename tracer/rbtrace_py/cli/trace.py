@@ -1,4 +1,4 @@
-"""``trace``: every event of probes, a line each."""
+"""``trace``: every event of probes, one per line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Line = Callable[[Event], str]
 Tracing = Trace | Exceptions
 
 QUIET_SECONDS = 1.0
-"""Without an event, before a terminal is told that we wait for one."""
+"""Seconds without an event before a terminal shows that we wait for one."""
 
 
 class _Options(o.EventOptions, m.SourceOptions, o.OutputOptions):
@@ -131,9 +131,9 @@ def _with_backtrace(line: Line, style: Style) -> Line:
 
 
 class _Printing(Session):
-    """A session whose events are written as they come; ``seen``: how many.
+    """Session that writes events as they arrive; ``seen`` is their number.
 
-    Where none has come for a while, a line on the terminal says so.
+    If no events arrive for a while, a line on the terminal says so.
     """
 
     seen = 0
@@ -158,7 +158,7 @@ class _Printing(Session):
         self._print(max(0.0, until - time.monotonic()), until, most)
 
     def _print(self, wait: float, until: float, most: int | None) -> None:
-        """Print what has come; what ``until`` leaves unread can still be read."""
+        """Print pending events. Those after ``until`` can still be read later."""
         for event in self._session.events(wait):
             self._waiting.clear()
             self._output.write(self._line(event) + "\n")
@@ -173,7 +173,7 @@ class _Printing(Session):
         self._waiting(time.monotonic() - self._last)
 
     def finish(self) -> None:
-        """End the session; print what came before."""
+        """End the session, and print the remaining events."""
         self._session.finish()
         if self.seen != self._most:
             self._print(0.0, math.inf, self._most)
@@ -181,7 +181,7 @@ class _Printing(Session):
 
 
 def _end(session: Tracing, shown: int, output: Output, as_json: bool) -> int:
-    """Print what was not shown, to standard error or as the last JSON line."""
+    """Print the summary to standard error, or as the last JSON line."""
     counters = session.result_counters()
     rest = {name: number for name, number in counters.items() if name != "seen"}
     cost = session.cost if isinstance(session, Trace) else None

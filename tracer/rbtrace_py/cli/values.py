@@ -1,4 +1,4 @@
-"""``values``: how are the values of an operand distributed?"""
+"""``values``: the distribution of an argument's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is there only when all of it is."""
+"""Files that appear only when they are complete."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from rbtrace_py.errors import UsageError
 
 Write = Callable[[bytes], None]
 _PART = ".rbtrace-part"
-"""Extension of files that are not complete yet."""
+"""Extension of incomplete files."""
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 @contextmanager
 def atomic_file(path: str) -> Iterator[Write]:
-    """Write to ``path``; after an error the file is as it was before.
+    """Write to ``path``; after an error, the old file is unchanged.
 
     ``-`` is standard output. Devices and pipes are written directly. A path that ends
-    in ``.gz`` is compressed. Only the owner can read a new file. A writer that is
-    killed leaves a part, which the next writer in that folder removes. Raises
-    RbtraceError, which names the file, if it cannot be written.
+    in ``.gz`` is compressed. Only the owner can read a new file. A killed writer leaves
+    a part, which the next writer in that folder removes.
+
+    Raises:
+        RbtraceError: The file cannot be written. The error names it.
     """
     try:
         if path == "-":
@@ -63,7 +65,7 @@ def _is_special(path: str) -> bool:
 
 
 def _replaced(path: str) -> Iterator[Write]:
-    """Write a part beside the file, which takes its place at the end."""
+    """Write a part beside the file, and rename it to the file at the end."""
     path = os.path.realpath(path)
     folder, name = os.path.split(path)
     _remove_stale(folder)
@@ -85,18 +87,18 @@ def _replaced(path: str) -> Iterator[Write]:
 
 
 def _new_part(folder: str, name: str) -> tuple[int, str]:
-    """Return the descriptor and the path of a new part, locked if that is possible."""
+    """Return the descriptor and path of a new part, locked if possible."""
     while True:
         fd, part = tempfile.mkstemp(_PART, f".{name[:200]}.", folder)
         with suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
             return fd, part
-        os.close(fd)  # another writer has removed it, as it was not locked yet
+        os.close(fd)  # Another writer has removed it, because it was not locked yet.
 
 
 def _remove_stale(folder: str) -> None:
-    """Remove parts of writers that were killed, whose locks are free."""
+    """Remove parts of killed writers, whose locks are free."""
     for part in glob.glob(os.path.join(glob.escape(folder), f".*{_PART}")):
         with suppress(OSError), open(part, "rb", opener=_open_no_link) as file:
             status = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""``report`` of recordings of calls."""
+"""``report`` for recordings of calls."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rbtrace_py.report.exchange.speedscope_calls import evented_pieces
 from rbtrace_py.report.terminal.calls import CallLines, CallsForm
 
 CALL_FORMATS = ("calls", "perfetto", "chrome")
-"""Beside those that samples have, too."""
+"""Formats of calls that samples do not have."""
 _CALLS_ALONE = ("calls", "speedscope")
-"""Formats that do not show when threads were on CPUs."""
+"""Formats that do not show when threads were on CPU."""
 _EXTENSIONS = {
     "calls": "",
     "perfetto": ".perfetto-trace",
@@ -41,20 +41,20 @@ Timeline = Iterable[ReportedCall | Switch]
 
 
 def call_format_of_file(path: str | None) -> str | None:
-    """The format of calls alone that a file's name says."""
+    """Return the calls-only format that a file's name implies, or None."""
     found = (each for each in _ENDINGS if (path or "").lower().endswith(each))
     return _ENDINGS.get(next(found, ""))
 
 
 class CallReportOptions(r.ReportingOptions):
-    """Also of recordings of calls."""
+    """Options of ``report`` for recordings of calls."""
 
     cpu: bool = option("--cpu", after="sort", help="Show each call's on-CPU time.")
     rbtrace_times: bool = rbtrace_times_option()
 
     @property
     def of_calls(self) -> str | None:
-        """The option that was given and needs lines of calls."""
+        """The given option that applies only to lines of calls, or None."""
         given = {"--cpu": self.cpu, "--rbtrace-times": self.rbtrace_times}
         return next((name for name, value in given.items() if value), None)
 
@@ -62,7 +62,17 @@ class CallReportOptions(r.ReportingOptions):
 def show_calls(
     path: str, recording: CallsRecording, options: CallReportOptions, stem: str
 ) -> Statistics:
-    """Write a report in the format and to the file of ``options``."""
+    """Write a report in the format and to the file of ``options``.
+
+    Args:
+        path: Recording.
+        recording: The opened recording.
+        options: Options of the report.
+        stem: Name without extension for formats that always go to a file.
+
+    Returns:
+        Statistics of the recording.
+    """
     name = options.format_ or "calls"
     _check_calls(path, recording, name, options)
     missing = recording.missing()
@@ -116,7 +126,7 @@ def _calls(
 
 
 def _with_cpu(timeline: Timeline) -> Iterator[ReportedCall]:
-    """Calls alone, with how much of each was on a CPU where switches tell."""
+    """Yield calls, each with its CPU time if switches were recorded."""
     cpu: CpuOfCalls | None = None
     for each in timeline:
         if isinstance(each, Switch):
@@ -158,7 +168,7 @@ def _speedscope(
 
 
 def _end_of(recording: CallsRecording) -> Callable[[], int]:
-    """Return the recording's end, known once all is read."""
+    """Return a function that returns the recording's end, once all of it is read."""
     return lambda: recording.statistics.ended_ns
 
 

@@ -34,9 +34,12 @@ from rbtrace_py.session.targets.targets import Targets
 def fold_calls(
     targets: Targets, options: FoldingOptions, stem: Callable[[], str]
 ) -> int:
-    """See the module; the exit code.
+    """Fold calls until the session ends, and return the exit code.
 
-    stem: says how files are called that nobody named, once there is a process
+    Args:
+        targets: Target processes.
+        options: Options of ``stacks --calls``.
+        stem: Function that names the file without ``-o``, once a process is known.
     """
     settings = CallsOptions(
         select=selectors_of(options.selectors, ()),
@@ -58,7 +61,7 @@ def fold_calls(
 
 
 class _Folding:
-    """A session's calls, folded and rendered from time to time."""
+    """A session's calls, folded and rendered at intervals."""
 
     def __init__(
         self, session: FoldedCalls, options: FoldingOptions, stem: str
@@ -74,7 +77,7 @@ class _Folding:
             self._ticker.mute()
 
     def run(self, stop: Stop) -> None:
-        """Until a limit, or the targets' end, or until it is stopped."""
+        """Run until a limit, the end of the targets, or a stop."""
         limits = self._options.limits
         drive(self._session, limits, stop.is_asked, self._tick, self._render)
         self._ticker.end()
@@ -99,7 +102,7 @@ class _Folding:
             own.started_ns, unit, 0.0, "calls", "agent", pids, self._command,
             folder=self._folder,
         )  # fmt: skip
-        # Only one format has room for both.
+        # Only callgrind's format contains both stacks and calls.
         calls = StackCounts() if self._options.format_ == "callgrind" else None
         profile = Profile(session.take(own, calls), meta, calls=calls)
         r.render(profile, self._options, self._stem)
@@ -109,7 +112,7 @@ class _Folding:
         return "calls" if self._options.weight == "calls" else "ns"
 
     def end(self, notes: Sequence[str]) -> int:
-        """Say how well it went, and ``notes``; the exit code."""
+        """Print the losses and ``notes``, and return the exit code."""
         session = self._session
         counters = {
             "not_returned": session.unreturned,
@@ -129,7 +132,7 @@ class _Folding:
         return TOO_MUCH_LOST if missing and too_much else 0
 
     def _say(self, counters: dict[str, int]) -> None:
-        """Say how many calls there were and what to know of them, but nothing twice."""
+        """Print the number of calls and the losses, without repeating the report."""
         is_said = not self._options.interval and self._options.says_losses
         if is_said:
             counters = {**counters, "lost": 0}
@@ -141,7 +144,7 @@ class _Folding:
 
 
 def _first(targets: Targets) -> tuple[str, str]:
-    """The command line and the working directory of the first target."""
+    """Return the command line and the working directory of the first target."""
     for process in targets.processes.values():
         return " ".join(process.cmdline), process.folder
     return "", ""

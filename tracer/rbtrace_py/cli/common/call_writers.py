@@ -1,4 +1,4 @@
-"""Destinations of ``calls``: lines, JSON, a file per process, a recording."""
+"""Destinations of ``calls``: lines, JSON, one file per process, or a recording."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ENDS = (CallEventKind.RETURNED, CallEventKind.ENDED)
 
 
 class WritingOptions(JsonOption):
-    """The contents and places of lines."""
+    """Options for the content and the destination of lines."""
 
     by_thread: bool = option("--by-thread", help="Group lines by thread.")
     start_time: bool = option("-t", "--start-time", help="Show when each call began.")
@@ -58,29 +58,32 @@ _Told = TypeVar("_Told", contravariant=True)
 
 
 class Writing(Protocol[_Told]):
-    """The writer of a session's calls.
+    """Writer of a session's calls.
 
-    deleted: calls that were written and deleted, because the disk was full
+    Attributes:
+        deleted: Number of calls that were written, but deleted because the disk was
+            full.
     """
 
     deleted: int
 
     def write(self, told: _Told, /) -> int:
-        """Write what has come; how many calls have ended with it."""
+        """Write an event or a step; return how many calls ended with it."""
 
     def flush(self) -> None: ...
 
     def end(self, has_all: bool) -> None:
-        """Write calls that are open; has_all: as many as --count says have returned."""
+        """Write open calls; ``has_all``: as many as --count allows have returned."""
 
     def last_words(self, document: dict[str, object]) -> None:
-        """Write a JSON document of the whole, where there is a place for it."""
+        """Write the final JSON document, if the format has one."""
 
 
 class ReadableLines:
-    """Lets through what a person can read of lines, and says how many it left out.
+    """Rate limiter for lines: it passes what a person can read, and counts the rest.
 
-    A burst passes as a whole; behind a gap comes about a second's worth at a time.
+    A burst passes completely. After a gap, about a second's worth of lines passes at a
+    time.
     """
 
     BURST = 1000
@@ -106,14 +109,14 @@ class ReadableLines:
         return [*self.gap(), *lines]
 
     def gap(self) -> list[str]:
-        """Return a line about what was left out since the last that passed."""
+        """Return a line about those left out since the last passed line."""
         gap, self._gap = self._gap, 0
         lines = "1 line" if gap == 1 else f"{gap:,} lines"
         return [f"*** {lines} left out"] if gap else []
 
 
 class Writers:
-    """The places of lines: one, or a file a process."""
+    """Writer of lines to one destination, or to one file per process."""
 
     deleted = 0
 
@@ -205,14 +208,14 @@ class Writers:
 
 @dataclass(frozen=True)
 class Keep:
-    """The part of a folder of recordings to keep: the newest seconds, and bytes."""
+    """Limits of a folder of recordings: newest seconds, and bytes."""
 
     seconds: float
     size: int
 
 
 class CallRecorder:
-    """Writes all to a recording, and nothing to standard output."""
+    """Writer of a recording. It writes nothing to standard output."""
 
     deleted = 0
 
@@ -224,7 +227,18 @@ class CallRecorder:
         most: int | None,
         keep: Keep | None = None,
     ) -> None:
-        """most: calls that are to be in it; None: all. keep: it is a folder."""
+        """Open the recording.
+
+        Args:
+            session: Session whose calls are recorded.
+            stack: Closes the recording when it exits.
+            path: File, or with ``keep`` a folder.
+            most: Maximum number of calls in the recording; None for all.
+            keep: Limits of the folder.
+
+        Raises:
+            RbtraceError: The recording cannot be written.
+        """
         self._path = path
         targets = session.targets
         first = next(iter(targets.processes.values()))
@@ -279,7 +293,7 @@ class CallRecorder:
             raise cannot_write(self._path, error) from error
 
     def end(self, has_all: bool) -> None:
-        """Write the rest, and where it is."""
+        """Complete the recording, and print its path."""
         try:
             self._writer.close()
         except OSError as error:
@@ -292,4 +306,4 @@ class CallRecorder:
         say_wrote(self._path, more)
 
     def last_words(self, document: dict[str, object]) -> None:
-        """A recording has its own."""
+        """Do nothing: a recording contains its own statistics."""

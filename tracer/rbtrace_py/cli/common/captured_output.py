@@ -9,14 +9,14 @@ import tempfile
 from rbtrace_py.linux.closing import Closing
 
 _MOST = 1 << 20
-"""Bytes that are kept; a program may write for days."""
+"""Maximum number of buffered bytes, as a program may write for days."""
 
 
 class CapturedOutput(Closing):
-    """A file in place of a program's standard output and error; ``fd`` is for it."""
+    """File that replaces a program's standard output and error; pass it ``fd``."""
 
     def __init__(self) -> None:
-        # Appending, so that the program goes on at the beginning of an emptied file.
+        # In append mode, the program continues at the start of a truncated file.
         self._file = tempfile.TemporaryFile("ab+")  # noqa: SIM115
         self._is_cut = False
 
@@ -25,13 +25,13 @@ class CapturedOutput(Closing):
         return self._file.fileno()
 
     def bound(self) -> None:
-        """Let go of all if it is too much."""
+        """Discard the captured output if it is too long."""
         if os.fstat(self.fd).st_size > _MOST:
             os.ftruncate(self.fd, 0)
             self._is_cut = True
 
     def tell(self) -> None:
-        """Write it where it would have gone, once there is room for it again."""
+        """Write the captured output to standard output."""
         self._file.seek(0)
         text = self._file.read(2 * _MOST)
         if self._is_cut:
@@ -42,5 +42,5 @@ class CapturedOutput(Closing):
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Forget it; may be called twice."""
+        """Discard the captured output. A second call does nothing."""
         self._file.close()

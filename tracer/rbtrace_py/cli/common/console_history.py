@@ -1,4 +1,4 @@
-"""History of the console, kept for the next one."""
+"""History of the console, saved for the next session."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAX_LINE = 10_000
 
 
 class History:
-    """Lines in a file of the user's, whom sudo may have made root; never an error.
+    """History lines in a file of the user, even under sudo. File errors are ignored.
 
-    The file is the user's and nobody else may read it, as is fit for what may be
-    a password. A line that begins with a space is not kept, nor what goes on with it.
+    Only the user can read the file, because lines may contain passwords. A line that
+    begins with a space is not saved, and neither are its continuation lines.
     """
 
     def __init__(self, name: str) -> None:
@@ -31,7 +31,7 @@ class History:
         self._is_secret = False
 
     def lines(self) -> list[str]:
-        """The last ones; the file is cut to these when it has become twice as long."""
+        """Return the newest lines; cut the file to these if it is twice as long."""
         with suppress(OSError), self._as_user():
             data = self._read()
             found = data.decode("utf-8", "replace").splitlines()
@@ -41,9 +41,12 @@ class History:
         return []
 
     def add(self, line: str, goes_on: bool = False) -> None:
-        """Keep ``line``, unless it is the one before it, or not to be kept.
+        """Save ``line``, unless it repeats the one before or must not be saved.
 
-        goes_on: with what was added before it; it may be indented then
+        Args:
+            line: Line as typed.
+            goes_on: True if it continues the line added before; it may then be
+                indented.
         """
         if not goes_on:
             self._is_secret = line.startswith(" ")
@@ -61,7 +64,7 @@ class History:
 
     @contextmanager
     def _as_user(self) -> Iterator[None]:
-        """With the rights of the user alone; raises OSError where nothing is theirs."""
+        """Act with the user's rights; raise OSError if the folder is not theirs."""
         if not _is_of(self._path.parent, self._uid):
             raise PermissionError
         user, group = os.geteuid(), os.getegid()
@@ -87,7 +90,7 @@ class History:
         return fd
 
     def _read(self) -> bytes:
-        """The end of the file, at most _MAX_BYTES."""
+        """Return the end of the file, at most _MAX_BYTES."""
         fd = self._open(os.O_RDONLY)
         try:
             size = os.fstat(fd).st_size
@@ -108,7 +111,7 @@ class History:
 
 
 def _user() -> tuple[int, int]:
-    """Return our user: the one who called sudo, if somebody did."""
+    """Return our user and group, or under sudo its caller's."""
     user, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if os.geteuid() == 0 and user.isdigit() and group.isdigit():
         return int(user), int(group)
@@ -116,7 +119,7 @@ def _user() -> tuple[int, int]:
 
 
 def _directory(uid: int) -> Path:
-    """``$XDG_STATE_HOME/rbtrace-py``; of who called sudo, in their home."""
+    """Return ``$XDG_STATE_HOME/rbtrace-py``, or a folder in the home of ``uid``."""
     place = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(place):
         place = os.path.join(_home(uid), ".local", "state")
@@ -133,7 +136,10 @@ def _home(uid: int) -> str:
 
 
 def _is_of(path: Path, uid: int) -> bool:
-    """Is it the user's, or where it would be made? After su a home may be another's."""
+    """Return whether ``path``, or the folder to create it in, belongs to the user.
+
+    After su, the home may belong to another user.
+    """
     for place in (path, *path.parents):
         with suppress(FileNotFoundError):
             return place.stat().st_uid == uid

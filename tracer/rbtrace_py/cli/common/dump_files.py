@@ -22,7 +22,7 @@ from rbtrace_py.session.inside import commands
 from rbtrace_py.session.targets.targets import Targets
 
 Dump = Callable[[Process, "Progress"], int]
-"""Writes the dump of a process, and says what there is to say; how many bytes."""
+"""Function that writes the dump of a process and returns its size in bytes."""
 
 
 class DumpFileOptions(AttachOption, YesOption):
@@ -46,7 +46,17 @@ def write_dumps(
 ) -> None:
     """Write each target's dump into the file that ``words`` or -o name.
 
-    name: of the command, what: of that which is dumped
+    Args:
+        name: Name of the command.
+        what: Description of the dumped data.
+        targets: Target processes.
+        words: Words of the command line.
+        options: Options of the command.
+        dump: Function that writes the dump of a process.
+
+    Raises:
+        UsageError: There are too many words, or the destination does not fit.
+        RbtraceError: A file cannot be written, or a process cannot be dumped.
     """
     check_words(name, targets, words, most=0 if options.file else 1)
     file = words[0] if words else options.file
@@ -55,7 +65,7 @@ def write_dumps(
     if file == "-" and len(processes) > 1:
         raise UsageError(f"standard output takes the {what} of only one process")
     if file == "-" and sys.stdout.isatty():
-        # It has what the process has, also what steers a terminal.
+        # A dump contains data of the process, including terminal control characters.
         raise UsageError(f"will not write the {what} to a terminal", "Name a file")
     for process in processes:
         if file is None:
@@ -70,7 +80,7 @@ def write_dumps(
 
 
 def _numbered(name: str, pid: int) -> str:
-    """The file of one process of several."""
+    """Return the file name for one of several processes."""
     stem, dot, gz = name.rpartition(".gz")
     return f"{stem}.{pid}.gz" if dot and not gz else f"{name}.{pid}"
 
@@ -90,9 +100,9 @@ def _dump(process: Process, path: str, what: str, dump: Dump) -> None:
 
 
 class Progress(Waiting):
-    """Passes data on, and says on a terminal how much there was.
+    """Writer of data that shows its size on a terminal.
 
-    The process may collect garbage for long before any data comes.
+    The process may collect garbage for a long time before it sends data.
     """
 
     def __init__(self, what: str, write: Write) -> None:

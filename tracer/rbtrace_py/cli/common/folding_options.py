@@ -19,4 +19,4 @@ class FoldingOptions(
     o.YesOption,
     r.ReportOutputOption,
 ):
-    """See the module."""
+    """Options of ``stacks --calls``."""

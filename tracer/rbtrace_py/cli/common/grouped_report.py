@@ -1,4 +1,4 @@
-"""The common course of the commands that end with groups."""
+"""The common steps of the commands that print groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ Report = Callable[[Result, Style], Iterable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """report: a result's lines for people; hlog: a file for HdrHistogram logs."""
+    """Renderings of a result.
+
+    Attributes:
+        report: Function that returns a result's lines for people.
+        hlog: File for HdrHistogram logs.
+    """
 
     report: Report
     as_json: bool = False
@@ -38,9 +43,18 @@ class Rendering:
 
 
 def answer(session: CountingSession, limits: Limits, rendering: Rendering) -> int:
-    """Attach, let it count, and render the answer; the exit code."""
+    """Attach, count, render the result, and return the exit code.
+
+    Args:
+        session: Session that measures.
+        limits: Limits and interval of the measurement.
+        rendering: Renderings of the result.
+
+    Returns:
+        5 if too much was lost, or else 0.
+    """
     with ExitStack() as stack:
-        # Only what could be attached may overwrite a file.
+        # Overwrite a file only after attaching succeeded.
         enter(stack, session)
         output = stack.enter_context(opened(rendering.output))
         hlog = _hlog(stack, session, rendering.hlog)
@@ -82,7 +96,10 @@ def _lines(result: Result, rendering: Rendering, output: Output) -> Iterable[str
 
 
 def _tell_losses(whole: Result, rendering: Rendering, output: Output) -> None:
-    """Say them once more where a report goes into a pipe: ``| head`` cuts it."""
+    """Print losses also to standard error if the report goes into a pipe.
+
+    ``| head`` may cut the report.
+    """
     if rendering.as_json or not is_pipe(output.stream):
         return
     for line in counter_lines(

@@ -13,14 +13,14 @@ from rbtrace_py.cli.common.stop import Interrupted
 from rbtrace_py.errors import RbtraceError
 
 Complete = Callable[[str], list[str]]
-"""Completer: returns what the word at the end of a text can become."""
+"""Completer: returns the possible completions of the last word of a text."""
 
 _DELIMITERS = " \t\n\"'`\\=<>;|&{}()[],+-*/%^~.!:?"
 _RETRY_SECONDS = 0.01
 
 
 class LineEditor:
-    """Reads lines; ``complete`` is asked at Tab, ``history`` has those of before."""
+    """Reader of lines, with Tab completion and a history."""
 
     def __init__(self, complete: Complete, history: History) -> None:
         self._complete = complete
@@ -37,9 +37,11 @@ class LineEditor:
         )
 
     def line(self, prompt: str, goes_on: bool = False) -> str:
-        """The next one; raises as input does, and Interrupted.
+        """Read a line; raises as ``input`` does, and Interrupted.
 
-        goes_on: with the line before it
+        Args:
+            prompt: Prompt to print.
+            goes_on: True if the line continues the line before it.
         """
         try:
             line = input(prompt)
@@ -50,7 +52,7 @@ class LineEditor:
         return line
 
     def _choice(self, text: str, number: int) -> str | None:
-        """Return that completion, as readline asks; None after the last."""
+        """Return a completion by number, as readline asks; None after the last."""
         if number == 0:
             self._found = self._choices()
         return self._found[number] if number < len(self._found) else None
@@ -61,9 +63,9 @@ class LineEditor:
         try:
             return self._complete(before)
         except RbtraceError:
-            return []  # what is wrong shows when the line is run
+            return []  # Errors are shown when the line is run.
         except Interrupted as error:
-            # Readline lets nothing through that is raised here, and waits on.
+            # Readline swallows exceptions that are raised here, and waits on.
             self._leaving = error
             again = (os.getpid(), signal.SIGTERM)
             threading.Timer(_RETRY_SECONDS, os.kill, again).start()

@@ -43,7 +43,15 @@ def counting_session_of(
     options: TableOptions,
     digits: int | None = None,
 ) -> CountingSession:
-    """The session that answers; with ``--attach`` every target has an agent then."""
+    """Return the session of a command. With ``--attach``, load the agent first.
+
+    Args:
+        command: Name of the command.
+        targets: Target processes.
+        words: Words of the command line.
+        options: Options of the command.
+        digits: Significant digits of percentiles; None for the default.
+    """
     # Commands that only select methods need no probes.
     from rbtrace_py.session.measuring import QuerySource, counting_session
 

@@ -1,4 +1,4 @@
-"""``--on``: stacks at events instead of in time. Its options, and what it costs."""
+"""``--on``: stacks at events instead of at fixed times. Its options, and its cost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OnOptions(o.YesOption):
 
 
 def check_on(options: OnOptions) -> None:
-    """Raise UsageError for what --on is not combined with."""
+    """Raise UsageError for options that cannot be combined with --on."""
     for name, word in (("on", options.on), ("weight", options.weight)):
         if word == "":
             raise UsageError(f"--{name} is empty")
@@ -74,16 +74,17 @@ def check_on(options: OnOptions) -> None:
 
 
 class CostNote:
-    """Says what the events of a sampling cost, once that is known."""
+    """Note about the cost of the events, printed once it is known."""
 
     def __init__(self, sampling: Sampling, is_silent: bool) -> None:
         self._sampling = sampling
         self._is_said = is_silent
 
     def say(self, clear: Callable[[], object] = lambda: None) -> None:
-        """Say it, unless it was said, or there is nothing to say yet.
+        """Print the note, if its cost is known and it was not printed before.
 
-        clear: takes what else is on the line away
+        Args:
+            clear: Function that clears the current line of the terminal first.
         """
         event, events = self._sampling.options.event, self._sampling.events
         if self._is_said or event is None or events is None or not events.cost.is_known:
@@ -99,7 +100,7 @@ class CostNote:
 
 
 def check_cost(sampling: Sampling) -> None:
-    """Raise RbtraceError if it was too much, and sampling was ended for that."""
+    """Raise RbtraceError if sampling was ended because the events cost too much."""
     event, events = sampling.options.event, sampling.events
     if event is None or events is None or not events.is_too_costly:
         return

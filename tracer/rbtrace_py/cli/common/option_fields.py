@@ -137,6 +137,6 @@ def typed(
 
 
 def is_given(name: str) -> bool:
-    """Return whether an option of the current command is given, not its default."""
+    """Return whether an option was given on the command line, rather than defaulted."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not click.core.ParameterSource.DEFAULT

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rbtrace_py.rubyvm.saved import SavedLayout
     from rbtrace_py.session.probes.query import ProbeOptions
 
-# ProbeOptions is imported late: commands without probes would spend most of their
+# ProbeOptions is imported late, because commands without probes would spend most of
+# their start-up time on it.
 # start-up time on it.
 
 
@@ -60,7 +61,7 @@ def _keep_ready_fd(
 
 
 class LimitOptions(OptionGroup):
-    """Options that end a session, and the report that it has begun."""
+    """Options that end a session, and the option for its ready message."""
 
     duration: float | None = option(
         "-d",
@@ -128,8 +129,8 @@ class EventOptions(YesOption, LimitOptions):
 class _KeyOption(click.Option):
     """``--by``, which may be given once.
 
-    click would take the last of several keys. With ``multiple``, the value would be a
-    tuple for all that read it.
+    Otherwise, click would use the last of several keys. With ``multiple``, the value
+    would be a tuple for all readers.
     """
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
@@ -233,7 +234,11 @@ class RubyOptions(OptionGroup):
     saved_layout: str | None = saved_layout_option()
 
     def read_layout(self) -> SavedLayout | None:
-        """Read the file of --layout; raises UsageError."""
+        """Read the file of --layout.
+
+        Raises:
+            UsageError: The file cannot be read, or is malformed.
+        """
         path = self.saved_layout
         if path is None:
             return None

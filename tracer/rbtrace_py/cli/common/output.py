@@ -20,10 +20,12 @@ STANDARD_OUTPUT = "standard output"
 
 
 class Output:
-    """A stream and how to write on it; every line is flushed when it is done.
+    """Stream with a name and a style. Lines are flushed when they are written.
 
-    Raises RbtraceError, which names it, where it cannot be written to, as on a
-    full disk; BrokenPipeError where nobody reads it any more.
+    Raises:
+        RbtraceError: The stream cannot be written, as on a full disk. The error names
+            it.
+        BrokenPipeError: The reader has closed the stream.
     """
 
     def __init__(self, stream: TextIO, name: str = STANDARD_OUTPUT) -> None:
@@ -51,9 +53,9 @@ class Output:
 
 @contextmanager
 def opened(path: str | None, append: bool = False) -> Iterator[Output]:
-    """Standard output, or the file of ``-o``; append: behind what is in it."""
+    """Open standard output, or the file of ``-o``, to which ``append`` adds."""
     if path is None or path == "-":
-        # Bytes of a target that are no text must not end the report.
+        # Bytes of a target that are not text must not end the report.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")
         yield Output(sys.stdout)
@@ -63,15 +65,20 @@ def opened(path: str | None, append: bool = False) -> Iterator[Output]:
 
 
 def create(path: str, encoding: str, append: bool = False) -> TextIO:
-    """Open a file of the user's for writing text; raises as create_bytes does."""
+    """Open a user's file for writing text; raises as ``create_bytes`` does."""
     return io.TextIOWrapper(create_bytes(path, append), encoding, errors="replace")
 
 
 def create_bytes(path: str, append: bool = False) -> io.BufferedWriter:
-    """Open a file of the user's for writing; append: keep what is in it.
+    """Open a user's file for writing.
 
-    Raises RbtraceError, with its name, if it cannot be, and so does whatever
-    writes to it or closes it.
+    Args:
+        path: Path of the file.
+        append: True to keep the content of the file.
+
+    Raises:
+        RbtraceError: The file cannot be opened. Writing to it or closing it may raise
+            the same error, which names the file.
     """
     try:
         return io.BufferedWriter(_UserFile(path, "a" if append else "w"))
@@ -96,7 +103,7 @@ def cannot_write(name: str, error: OSError) -> Exception:
 
 
 def is_pipe(stream: TextIO) -> bool:
-    """Does somebody read it who may have seen enough before its end?"""
+    """Return whether the stream is a pipe, whose reader may stop before the end."""
     try:
         return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
     except (OSError, ValueError):

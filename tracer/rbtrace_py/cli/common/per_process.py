@@ -1,4 +1,4 @@
-"""Commands that do the same with each of several processes."""
+"""Helpers of commands that act on each of several processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,18 @@ class AgentReportOptions(AttachOption, YesOption, OutputOptions):
 def check_words(
     name: str, targets: Targets, words: tuple[str, ...], most: int = 0, hint: str = ""
 ) -> None:
-    """Raise UsageError where a command is to be started, or for a word too many."""
+    """Check the words of a command that acts on running processes.
+
+    Args:
+        name: Name of the command.
+        targets: Target processes.
+        words: Words of the command line.
+        most: Maximum number of words.
+        hint: Hint for surplus words.
+
+    Raises:
+        UsageError: There are too many words, or a program is to be started.
+    """
     if targets.command is not None:
         raise UsageError(f"{name} works on running processes, not on a command")
     if len(words) > most:
@@ -41,9 +52,9 @@ def check_words(
 
 
 def with_agent(targets: Targets, options: MayAttach | None = None) -> list[Process]:
-    """The targets that live; with ``--attach`` each has the agent then.
+    """Return the live targets; with ``--attach``, load the agent into each.
 
-    Of children those are left out that cannot have it.
+    Children that cannot load the agent are left out.
     """
     if options is None or not options.attaches:
         return processes(targets)
@@ -52,7 +63,13 @@ def with_agent(targets: Targets, options: MayAttach | None = None) -> list[Proce
 
 
 def leaves_out(targets: Targets, process: Process, error: RbtraceError) -> bool:
-    """Is it a child that has gone or cannot be reached? That is said, and no more."""
+    """Return whether a child has exited or is unreachable, and print a note if so.
+
+    Args:
+        targets: Target processes.
+        process: Process for which an action failed.
+        error: The error of the action.
+    """
     is_out = isinstance(error, (NotRuby, NoSuchTarget)) and targets.has_joined(process)
     if is_out:
         say(skipped(process.pid, error))
@@ -66,7 +83,15 @@ def show(
     document: Callable[[int, T], dict[str, Any]],
     lines: Callable[[int, T, Style], Iterable[str]],
 ) -> None:
-    """Ask each target, and print what all answered, as ``--json`` and ``-o`` say."""
+    """Query each target, and print all answers as ``--json`` and ``-o`` select.
+
+    Args:
+        targets: Target processes.
+        options: Options of the command.
+        ask: Function that queries a process.
+        document: Function that returns the JSON document of an answer.
+        lines: Function that returns the lines of an answer.
+    """
     found = with_agent(targets, options)
     with waiting_for([process.pid for process in found]) as waiting:
         answers = ask_each(targets, found, ask, waiting.before(say))
@@ -86,10 +111,20 @@ def each(
     work: Callable[[Process], None],
     options: MayAttach | None = None,
 ) -> int:
-    """Do ``work`` with every target, also after one with which that failed.
+    """Call ``work`` for every target, even after it failed for one.
 
-    Returns the exit code: of the worst of the errors, which were shown. A single
-    target's is raised.
+    Args:
+        name: Name of the command.
+        targets: Target processes.
+        words: Words of the command line, which must be empty.
+        work: Function that acts on a process.
+        options: Options with ``--attach``; None if the command lacks it.
+
+    Returns:
+        The highest exit code of the errors, which were shown; 0 if there were none.
+
+    Raises:
+        RbtraceError: ``work`` failed for a single target.
     """
     check_words(name, targets, words)
     found = with_agent(targets, options)

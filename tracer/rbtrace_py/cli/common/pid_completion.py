@@ -9,10 +9,10 @@ from click.shell_completion import CompletionItem
 def complete_pid(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """All that run Ruby; every process where we may not look for it.
+    """Complete PIDs of Ruby processes. If no Ruby is found, complete all PIDs.
 
-    Only the first of a command's words is a PID. Of ``12,34`` what stands before the
-    last comma is kept.
+    Only the first word of a command is a PID. In ``12,34``, the part before the last
+    comma is kept.
     """
     from rbtrace_py.session.targets.choosing import choices
 

@@ -1,8 +1,8 @@
-"""rbtrace's command line: read as it reads it, and said in our commands' words.
+"""Translation of rbtrace's command line to our commands.
 
-Facts about rbtrace (0.4.14 and 0.5.4) and Optimist, with which it reads its words: an
-option takes the words up to the next option, also several; a short name that was not
-chosen is the first free letter of the long one.
+Facts about rbtrace (0.4.14 and 0.5.4) and Optimist, its option parser: an option takes
+all words up to the next option. A short name that was not chosen is the first free
+letter of the long name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OPTIONS = {
     "heapdump": ("h", _Takes.PERHAPS_A_WORD),
     "shapesdump": ("", _Takes.PERHAPS_A_WORD),
     "version": ("v", _Takes.NOTHING),
-    # Ours, for what rbtrace does without a word.
+    # Our additions: rbtrace does these without an option.
     "c-calls": ("", _Takes.NOTHING),
     "attach": ("", _Takes.NOTHING),
     "yes": ("", _Takes.NOTHING),
@@ -63,12 +63,12 @@ _NUMERIC = "=0123456789"
 _EXEC = "--exec"
 
 Given = Mapping[str, Sequence[str]]
-"""Options that were given, by their long names, and their words."""
+"""Given options by their long names, with their words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A command of ours; notes: what is not the same."""
+    """One of our commands; ``notes`` name the differences from rbtrace."""
 
     words: list[str]
     command: list[str]
@@ -76,7 +76,11 @@ class Translated:
 
 
 def translate(words: Sequence[str]) -> Translated:
-    """Say ``words`` of rbtrace's in ours; raises UsageError."""
+    """Translate rbtrace's ``words`` to ours.
+
+    Raises:
+        UsageError: rbtrace would reject the words, or nothing is to be traced.
+    """
     at = words.index(_EXEC) if _EXEC in words else len(words)
     given = _read(words[:at])
     command = [*given.get("exec", ()), *words[at + 1 :]]
@@ -119,7 +123,7 @@ def _read(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _names(word: str) -> tuple[list[str], str | None]:
-    """The options that a word names, and what stands behind its =."""
+    """Return the options that a word names, and the value after its =."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         name = name.replace("_", "-")
@@ -133,9 +137,9 @@ def _names(word: str) -> tuple[list[str], str | None]:
 
 
 def _letters(text: str) -> tuple[str, str | None]:
-    """Short options in one word, and what the last one takes where it stands there too.
+    """Split short options in one word from the value of the last one, if any.
 
-    ``ftn``, ``s100``, ``tofile``
+    Examples: ``ftn``, ``s100``, ``tofile``.
     """
     for at, letter in enumerate(text[:-1], 1):
         takes = _OPTIONS[_BY_LETTER[letter]][1] if letter in _BY_LETTER else None
@@ -173,7 +177,7 @@ def _target(given: Given, verb: str, is_command: bool) -> list[str]:
 
 
 def _calls(given: Given, notes: list[str]) -> Iterator[str]:
-    """The options of ``calls``; raises UsageError if nothing is to be traced."""
+    """Yield the options of ``calls``; raises UsageError if nothing is to be traced."""
     if not any(name in given for name in _TRACERS):
         raise UsageError(
             "no action given",
@@ -206,7 +210,7 @@ def _selected(given: Given, notes: list[str]) -> Iterator[str]:
         for word in given.get(name, ()):
             yield from (ours, word)
     if slow is None and not ("methods" in given or "config" in given):
-        # Nothing but collections: a method of that name is one, too.
+        # Select only collections. A method of that name would be included, too.
         yield from ("-m", "garbage_collect")
 
 
@@ -242,7 +246,7 @@ def _shapesdump(given: Given, notes: list[str]) -> tuple[str, list[str]]:
 
 def _eval(given: Given, notes: list[str]) -> tuple[str, list[str]]:
     code = given["eval"][0]
-    # It would be an option.
+    # A leading - would make it an option.
     code = f" {code}" if code.startswith("-") else code
     return "eval", [code, "--echo", *_time(given)]
 
@@ -269,4 +273,4 @@ _QUESTIONS = {
     "eval": _eval,
     "interactive": _console,
 }
-"""By rbtrace's order: the first of these that is given is what is done."""
+"""Actions in rbtrace's order. Only the first given action runs."""

@@ -1,4 +1,4 @@
-"""``--format`` and what goes with it, for every command that has samples."""
+"""``--format`` and related options, for every command that reports samples."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _ALIASES = {
     "summary_by_line": "summary-by-line",
     "svg": "flamegraph",
 }
-"""Formats that py-spy, rbspy or a file's name call otherwise, and their names here."""
+"""Aliases of formats, from py-spy, rbspy, or file extensions, with their names here."""
 
 
 class FormatChoice(click.Choice):  # type: ignore[type-arg,unused-ignore]
-    """The name of a format, or another name that people know it by."""
+    """Name of a format, or an alias."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -53,9 +53,9 @@ class ReportOutputOption(OptionGroup):
 
 
 class ReportingOptions(ReportOutputOption):
-    """Options for the look and place of a report."""
+    """Options for the layout and destination of a report."""
 
-    # ``settled`` settles it.
+    # None until ``settled`` chooses the format.
     format_: str | None = option(
         "--format",
         type=FormatChoice(list(FORMATS)),
@@ -87,18 +87,18 @@ class ReportingOptions(ReportOutputOption):
 
     @property
     def is_silent(self) -> bool:
-        """Is nothing said but by the report itself?"""
+        """True if the command prints nothing but the report."""
         return False
 
     @property
     def says_losses(self) -> bool:
-        """Does the report say itself how well it went, where its reader sees it?"""
+        """True if the report contains its own losses and the user sees it."""
         return self.output in (None, "-") and self.format.says_losses
 
     def of_report(self, stream: BinaryIO) -> ReportOptions:
         """Return the options of a report whose text goes to ``stream``."""
         folding = Folding(self.lines, self.threads, self.states, self.reverse)
-        # A file holds UTF-8, whole names and no colours.
+        # A file contains UTF-8, uncut names, and no colors.
         is_screen = stream is _bytes_of(sys.stdout)
         style = Style.for_stream(sys.stdout) if is_screen else Style(is_whole=True)
         by_total = self.sort == "total"
@@ -109,7 +109,12 @@ Reporting = TypeVar("Reporting", bound=ReportingOptions)
 
 
 def settled(options: Reporting, default: str) -> Reporting:
-    """``--format`` as given, as the name of ``-o`` says, else the default."""
+    """Choose the format: ``--format``, else the extension of ``-o``, else the default.
+
+    Raises:
+        UsageError: The options do not apply to the format.
+        RbtraceError: The format needs a file that cannot be written.
+    """
     chosen = options.format_ or format_of_file(options.output) or default
     options = replace(options, format_=chosen)
     if chosen in FORMATS:
@@ -135,11 +140,17 @@ def render(
     inputs: Iterable[str] = (),
     append: bool = False,
 ) -> None:
-    """Write a profile as ``--format`` and ``-o`` say.
+    """Write a profile in the format of ``--format`` to ``-o``.
 
-    stem: name without extension of the file for formats that are no text
-    inputs: files that must not be written over
-    append: keep what is in the file
+    Args:
+        profile: Counted samples.
+        options: Options of the report.
+        stem: Name without extension of the file for formats that are not text.
+        inputs: Files that must not be overwritten.
+        append: True to keep the content of the file.
+
+    Raises:
+        RbtraceError: The file cannot be written, or is one of ``inputs``.
     """
     chosen = options.format
     if not options.idle:
@@ -172,8 +183,15 @@ def destination(
 ) -> Iterator[BinaryIO]:
     """Yield the stream for bytes: ``-o``, ``own_name``, or standard output for neither.
 
-    The name of a new file is printed; if ``is_silent``, only ``own_name``. Raises
-    RbtraceError if the file cannot be written, or if ``own_name`` exists.
+    Args:
+        output: Value of ``-o``, or None.
+        own_name: Name of the file without ``-o``; empty for standard output.
+        inputs: Files that must not be overwritten.
+        append: True to keep the content of the file.
+        is_silent: True to print only ``own_name``, not the name of every new file.
+
+    Raises:
+        RbtraceError: The file cannot be written, or ``own_name`` exists.
     """
     path = output or own_name
     if not path or path == "-":
@@ -208,10 +226,10 @@ def _standard_output() -> Iterator[BinaryIO]:
             stream.flush()
         except OSError as error:
             if error.filename is not None:
-                raise  # of a file that was to be read
+                raise  # The error of an input file, not of the output.
             raise cannot_write(STANDARD_OUTPUT, error) from error
         return
-    # Somebody's own stream of text has no bytes below it.
+    # A caller's own text stream has no underlying byte stream.
     kept = io.BytesIO()
     yield kept
     sys.stdout.write(kept.getvalue().decode("utf-8", "replace"))

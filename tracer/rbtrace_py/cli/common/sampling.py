@@ -1,4 +1,4 @@
-"""Helpers of the commands that sample: options, and the run of one."""
+"""Helpers of the commands that sample: their options, and a sampling run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def mode_option(default: str, after: str = "") -> Any:
 
 
 class SampleOptions(o.StackOptions, o.LimitOptions):
-    """Options of commands that sample, and limits."""
+    """Options of commands that sample, with limits."""
 
     rate: float = rate_option()
     mode: str = mode_option("cpu")
@@ -93,25 +93,25 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
 
     @property
     def is_silent(self) -> bool:
-        """Is nothing said but by the report itself?"""
+        """True if the command prints nothing but the report."""
         return True
 
     @property
     def keeps_each(self) -> bool:
-        """Is every sample kept, with its time?"""
+        """True if every sample is kept, with its time."""
         return False
 
     @property
     def event(self) -> EventChoice | None:
-        """Where stacks are read instead of in a mode."""
+        """Event at which stacks are read; None if a mode is used."""
         return None
 
     @property
     def _kept_weight(self) -> int:
-        """The least weight of samples that are kept one by one.
+        """Minimum weight of samples that are kept individually.
 
-        Of times half a period, so that those are no more than ticks would be; some
-        programs switch 100,000 times a second.
+        For times, it is half a period, so that there are no more samples than at the
+        sampling rate. Some programs switch 100,000 times per second.
         """
         is_time = self.mode in ("wall", "offcpu", "gvl") and self.event is None
         return max(round(_SECOND_NS / (2 * self.rate)), 1) if is_time else 1
@@ -161,7 +161,11 @@ class LossOptions(SampleOptions):
 
 
 def settled(options: Sampled) -> Sampled:
-    """``--idle`` and ``--gil`` mean a mode, as they do in py-spy."""
+    """Replace ``--idle`` and ``--gil`` by the modes that they mean in py-spy.
+
+    Raises:
+        UsageError: The options cannot be combined.
+    """
     gil, idle, mode = options.gil, options.idle, options.mode
     meant = "gvl" if gil else "wall" if idle and mode != "offcpu" else mode
     if (gil and idle) or (is_given("mode") and meant != mode):
@@ -182,18 +186,26 @@ def sample(
     goes_on: Callable[[], bool] = lambda: True,
     at_end: Callable[[], None] = lambda: None,
 ) -> Sampling:
-    """Attach, and sample until it is to end.
+    """Attach, and sample until a limit, a stop, or the end of the targets.
 
-    sink: makes, of the attached sampling, what takes the samples
-    goes_on: is asked ten times a second whether it shall
-    at_end: is called before anything is said of how it went
+    Args:
+        stack: Detaches when it exits.
+        targets: Target processes.
+        options: Options of the command.
+        sink: Returns, for the attached sampling, the function that takes samples.
+        on_interval: Called after each interval of --interval.
+        goes_on: Called ten times per second; sampling stops if it returns false.
+        at_end: Called before the final messages.
+
+    Returns:
+        The sampling, with its statistics.
     """
     stop = stack.enter_context(Stop())
     sampling = Sampling(targets, options.settings)
     ticker = _ticker(targets, options)
     sampling.stop, sampling.on_wait = stop.is_asked, ticker
     stack.enter_context(sampling)
-    # Run time counts from here on. Only then may the command say that it is attached.
+    # Run time counts from here on. Only now may the command report that it is attached.
     passes = sampling_passes(sampling, sink(sampling))
     if not options.is_silent:
         warn(sampling)
@@ -234,7 +246,7 @@ def _ticker(targets: Targets, options: SampleOptions) -> Ticker:
 
 
 def warn(sampling: Sampling) -> None:
-    """Say what a user should know before it begins."""
+    """Print warnings before sampling begins."""
     if sampling.options.pause:
         click.echo(
             "rbtrace-py: the target is paused each time its stacks are read", err=True
@@ -247,9 +259,14 @@ def report(
     render: Callable[[], None],
     is_said: bool,
 ) -> int:
-    """Render what was sampled, and say how well it went; the exit code.
+    """Render the samples, print the statistics, and return the exit code.
 
-    is_said: the end of the report says it, which a closed pipe has not taken
+    Args:
+        sampling: The finished sampling.
+        options: Options of the command.
+        render: Function that writes the report.
+        is_said: True if the report ends with the statistics. They are printed anyway if
+            a closed pipe cut the report.
     """
     try:
         render()
@@ -260,7 +277,16 @@ def report(
 
 
 def sum_up(sampling: Sampling, options: LossOptions, is_said: bool = False) -> int:
-    """Say how well it went, unless the report ``is_said`` to; the exit code."""
+    """Print the statistics, unless ``is_said``, and return the exit code.
+
+    Args:
+        sampling: The finished sampling.
+        options: Options of the command.
+        is_said: True if the report contained the statistics.
+
+    Raises:
+        RbtraceError: Sampling was ended because its events cost too much.
+    """
     if not options.silent:
         tell(sampling, is_said)
     check_cost(sampling)
@@ -269,9 +295,10 @@ def sum_up(sampling: Sampling, options: LossOptions, is_said: bool = False) -> i
 
 
 def tell(sampling: Sampling, is_said: bool = False) -> None:
-    """Say how well it went; ``is_said``: but for what a report says of it.
+    """Print the statistics, unless the report contained them (``is_said``).
 
-    Losses are said once more where the report goes into a pipe: ``| head`` cuts it.
+    Losses are printed again if the report goes into a pipe, because ``| head`` may cut
+    it.
     """
     style = Style.for_stream(sys.stderr)
     counted = sampling.statistics
@@ -286,7 +313,7 @@ def tell(sampling: Sampling, is_said: bool = False) -> None:
 
 
 def _explain_none(sampling: Sampling) -> None:
-    """Say why there are no samples, where that is known."""
+    """Print the reason for an empty report, if it is known."""
     event, events = sampling.options.event, sampling.events
     if sampling.options.mode is SamplingMode.CPU:
         say_note(NONE_ON_CPU)
@@ -299,6 +326,6 @@ def _explain_none(sampling: Sampling) -> None:
 
 
 def name_now(targets: Targets) -> str:
-    """``rbtrace-1234-20260131-101500``: for files that nobody named."""
+    """Return a name for unnamed files: ``rbtrace-1234-20260131-101500``."""
     clock = time.strftime("%Y%m%d-%H%M%S")
     return f"rbtrace-{targets.pids[0]}-{clock}"

@@ -1,4 +1,4 @@
-"""A terminal taken over for a while: its other screen, and keys as they are typed."""
+"""A terminal's alternate screen, and keys as they are typed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from typing import Any
 from rbtrace_py.linux.closing import Closing
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
-"""Its other screen, no cursor, nothing on it."""
+"""Enter the alternate screen, hide the cursor, and clear the screen."""
 _LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
 
 
 class Screen(Closing):
-    """While entered, standard output's terminal shows only what ``show`` puts there.
+    """The terminal of standard output, which shows only lines given to ``show``.
 
-    It is left as it was however that ends, also while the process is stopped (Ctrl-Z).
+    Use it in ``with``. The terminal is restored at the end of the block, even after an
+    error, and while the process is stopped (Ctrl-Z).
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class Screen(Closing):
         self._is_taken = False
 
     def __enter__(self) -> Screen:
-        # Before the terminal is another: nothing may come in between.
+        # Install the handler first: a Ctrl-Z must not leave a changed terminal.
         self._before = signal.signal(signal.SIGTSTP, self._suspend)
         try:
             self._take()
@@ -42,7 +43,7 @@ class Screen(Closing):
         return self
 
     def close(self) -> None:
-        """Give the terminal back; may be called twice."""
+        """Restore the terminal. A second call does nothing."""
         self._give_back()
         if self._before is not None:
             signal.signal(signal.SIGTSTP, self._before)
@@ -50,14 +51,14 @@ class Screen(Closing):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows; a terminal that does not know has 80 and 24."""
+        """Columns and rows; a terminal of unknown size has 80 and 24."""
         with contextlib.suppress(OSError):
             columns, rows = os.get_terminal_size(sys.stdout.fileno())
             return columns or 80, rows or 24
         return 80, 24
 
     def show(self, lines: Sequence[str]) -> None:
-        """Put lines on the screen, from its top; what stood there goes."""
+        """Replace the content of the screen by lines, from the top."""
         text = "\x1b[K\r\n".join(lines)
         sys.stdout.write(f"\x1b[H{text}\x1b[K\x1b[J")
         sys.stdout.flush()
@@ -82,7 +83,7 @@ class Screen(Closing):
         if not self._is_taken:
             return
         self._is_taken = False
-        # The terminal may have hung up; then there is nothing to give back.
+        # If the terminal has hung up, there is nothing to restore.
         if self._modes is not None:
             with contextlib.suppress(OSError, termios.error):
                 termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
@@ -92,7 +93,7 @@ class Screen(Closing):
             sys.stdout.flush()
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        """Ctrl-Z: stop as any program does, and take the terminal again after it."""
+        """Stop at Ctrl-Z as any program does, and take the terminal again later."""
         self._give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)

@@ -30,7 +30,7 @@ def attach_first(targets: Targets, options: MayAttach) -> None:
         return
     if targets.command is not None:
         raise UsageError("--attach works on running processes, not on a command")
-    # It takes much that only this needs.
+    # Import late: only this function needs these modules.
     from rbtrace_py.cli.common.per_process import with_agent
 
     with_agent(targets, options)

@@ -64,7 +64,11 @@ class SlowSpanOptions(m.TableOptions):
 
     @property
     def slow(self) -> SlowOptions | None:
-        """Return what is to be known of slow spans; raises UsageError."""
+        """Options for slow spans, or None without ``--slower-than``.
+
+        Raises:
+            UsageError: The options cannot be combined.
+        """
         from rbtrace_py.session.stacks.slow_latency import SlowOptions
 
         if self.slower_than is None:
@@ -99,7 +103,7 @@ class SlowSpanOptions(m.TableOptions):
 
 
 def _check_format(path: str) -> None:
-    """Raise UsageError for a file that slow spans cannot be written to."""
+    """Raise UsageError for a file whose format cannot contain slow spans."""
     found = format_of_file(path)
     hint = "Name a file .svg, .json, .pb.gz, .callgrind or .folded"
     if found is None:
@@ -114,7 +118,7 @@ def slow_session(
     options: SlowSpanOptions,
     slow: SlowOptions,
 ) -> SlowLatency:
-    """Return the session that answers."""
+    """Return the session that measures slow spans."""
     from rbtrace_py.session.stacks.slow_latency import SlowLatency
 
     if _METHOD & set(words):
@@ -126,10 +130,10 @@ def slow_session(
 
 
 def write_stacks(session: SlowLatency, options: SlowSpanOptions) -> None:
-    """Write ``--stacks``, if it was given."""
+    """Write ``--stacks``, if it is given."""
     if options.stacks is None or options.slower_than is None:
         return
-    # It takes much that only this needs.
+    # Import late: only this function needs these modules.
     from rbtrace_py.cli.common import rendering as r
 
     least = duration(round(options.slower_than * 1e6), Style())
@@ -149,7 +153,7 @@ def write_stacks(session: SlowLatency, options: SlowSpanOptions) -> None:
 
 
 def write_timeline(session: SlowLatency, options: SlowSpanOptions) -> None:
-    """Write ``--timeline``, if it was given."""
+    """Write ``--timeline``, if it is given."""
     if options.timeline is None:
         return
     from rbtrace_py.cli.common.rendering import destination

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a terminal that hangs up: a wish to end with the result."""
+"""Requests to end with a result: Ctrl-C, SIGTERM, and a hangup of the terminal."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ class Interrupted(Exception):
 
 
 def is_ignored(number: int) -> bool:
-    """Were we started so that hanging up does not matter, as by nohup?
+    """Return whether we were started to survive a hangup, as by nohup.
 
-    SIGINT is not asked about: shells ignore it for what runs in the
-    background, and yet somebody who sends it means it.
+    SIGINT is not checked. Shells ignore it in background processes, but a user who
+    sends it means it.
     """
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 class Stop:
-    """While entered, the first signal asks for the end; a second one insists."""
+    """Handler of signals in ``with``: the first one requests the end.
+
+    The second one raises KeyboardInterrupt.
+    """
 
     def __init__(self) -> None:
         self._asked = False
@@ -33,7 +36,7 @@ class Stop:
         return self._asked
 
     def ask(self) -> None:
-        """Somebody wishes it otherwise than by a signal."""
+        """Request the end without a signal."""
         self._asked = True
 
     def __enter__(self) -> Stop:

@@ -1,4 +1,4 @@
-"""Output of code in a process, passed on as it comes."""
+"""Output of code in a process, passed on as it arrives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rbtrace_py.report.terminal.inside import shown
 
 
 class StreamedOutput:
-    """Output that is passed on as it comes: bytes to a file, text to a terminal."""
+    """Output that is passed on as it arrives: bytes to a file, text to a terminal."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -25,7 +25,7 @@ class StreamedOutput:
             self._output.flush()
 
     def end(self) -> None:
-        """Let what follows begin a line."""
+        """Start a new line for the following output."""
         if self._last != b"\n":
             self(b"\n")
 

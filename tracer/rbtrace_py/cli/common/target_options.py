@@ -128,7 +128,12 @@ def target_command(
 def opened_targets(
     named: TargetOptions, may_be_numbers: bool = False
 ) -> Iterator[tuple[Targets, tuple[str, ...]]]:
-    """Yield the targets, and the words that are not a target."""
+    """Yield the targets, and the words that are not a target.
+
+    Args:
+        named: Words and options that name targets.
+        may_be_numbers: True if another word can look like a PID.
+    """
     command = (click.get_current_context().obj or {}).get("command")
     words, ps = named.words, named.ps
     given = {"--ps": ps is not None, "--pid": named.pid_words, "-- COMMAND": command}

@@ -94,7 +94,14 @@ def ticker_for(
     ending: str = "shows the result",
     quiet: float = 0.0,
 ) -> Ticker:
-    """Return a ticker, muted if our own COMMAND writes to the terminal itself."""
+    """Return a ticker, muted if our own COMMAND writes to the terminal itself.
+
+    Args:
+        session: Session that the line describes.
+        what: The activity that the line shows.
+        ending: The effect of Ctrl-C, as the line shows it.
+        quiet: Seconds before the line appears.
+    """
     ticker = Ticker(what, ending, quiet)
     if session.targets.command is not None:
         ticker.mute()

@@ -1,4 +1,4 @@
-"""A line on a terminal while a process takes its time to answer."""
+"""A status line on a terminal while a process takes its time to answer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Result = TypeVar("Result")
 
 
 class Waiting:
-    """While entered, a thread says what goes on; see ``Ticker``.
+    """Thread that shows a status line while the ``with`` block runs; see ``Ticker``.
 
-    The work itself waits in a system call, and has no turn to say anything.
+    The block itself waits in a system call and cannot update the line.
     """
 
     def __init__(
@@ -45,16 +45,21 @@ class Waiting:
         if exception[0] is None:
             self._ticker.clear()
         else:
-            self._ticker.end()  # with the ^C that may have been typed there
+            self._ticker.end()  # Including a ^C that may have been echoed.
 
     def what(self) -> str:
-        """Return what goes on now."""
+        """Return the current activity."""
         return self._what
 
     def before(
         self, write: Callable[[Argument], Result], *, ends: bool = False
     ) -> Callable[[Argument], Result]:
-        """``write``, with the line cleared before it; ends: for good."""
+        """Return ``write``, preceded by clearing the line.
+
+        Args:
+            write: Function that prints.
+            ends: True to show the line no more.
+        """
 
         def clearing(argument: Argument) -> Result:
             with self._lock:
@@ -74,5 +79,5 @@ class Waiting:
 
 
 def waiting_for(pids: Sequence[int]) -> Waiting:
-    """Return it for questions to the agents of processes, which may be busy."""
+    """Return a status line for requests to agents of processes, which may be busy."""
     return Waiting(f"waiting for {processes_text(pids)}")

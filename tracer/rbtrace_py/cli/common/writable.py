@@ -1,4 +1,4 @@
-"""Check that a file can be written, before there is anything to write."""
+"""Check that a file can be written, before its content exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rbtrace_py.errors import UsageError
 class WritableFile(click.Path):
     """A file that a command writes at its end; - is standard output.
 
-    or_folder: a folder will do
+    Args:
+        or_folder: True to accept a folder as well.
     """
 
     def __init__(self, or_folder: bool = False) -> None:
@@ -34,7 +35,7 @@ class WritableFile(click.Path):
 
 
 def check_writable(path: str) -> None:
-    """Raise RbtraceError if ``path`` cannot be written; leave all as it is."""
+    """Raise RbtraceError if ``path`` cannot be written. Change nothing."""
     if path == "-":
         return
     try:
@@ -44,7 +45,7 @@ def check_writable(path: str) -> None:
 
 
 def check_folder() -> None:
-    """The same of files that commands name themselves: they go into this folder."""
+    """Raise RbtraceError if this folder, where unnamed files go, is not writable."""
     check_writable(f"rbtrace-{os.getpid()}")
 
 
@@ -59,12 +60,12 @@ def _try(path: str) -> None:
     if stat.S_ISREG(mode):
         os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
     elif not os.access(path, os.W_OK):
-        # A pipe is not opened: its reader would see the end of it.
+        # Do not open a pipe: its reader would see the end of it.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _try_new(path: str) -> None:
-    """Make the file and remove it: a folder's mode does not tell for root."""
+    """Create the file and remove it: for root, a folder's mode does not decide."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     os.close(os.open(path, flags, 0o600))
     os.unlink(path)
