@@ -1,9 +1,9 @@
-"""Call trees folded: how often each path of calls was taken, and its own time.
+"""Folded call trees: the number of calls and the self time of each call path.
 
-There may be millions of records (docs/agent/memory.md), so nothing is made of one
-but what is counted; methods are numbers and times are ticks until somebody asks. A call
-costs the same however deep it is, and what is kept has bounds: calls on new paths when
-there is no more room are one, ``(other)``.
+There may be millions of records (docs/agent/memory.md), so a record only updates
+counts. Methods stay numbers and times stay ticks until the counts are read. The cost of
+a call does not depend on its depth. Memory is bounded: when the tree is full, calls on
+new paths are counted as ``(other)``.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from rbtrace_py.model.stacks import (
 )
 
 DEEPER = Frame(FrameKind.MARKER, "(deeper)", "(deeper)", "", None)
-"""The last frame of stacks that are deeper than MAX_FRAMES."""
+"""The innermost frame of stacks deeper than MAX_FRAMES."""
 MAX_FRAMES = 1000
 MAX_THREADS = 1 << 13
-"""The calls of those that come later are of a thread that nobody knows."""
+"""Maximum number of threads; calls of further threads go to an unknown thread."""
 _MAX_STACKS = 1 << 16
-"""Of a recording, with calls that are open; of others none is counted."""
+"""Maximum number of a recording's stacks with open calls; others are not counted."""
 _MARKS = {-1: GC_FRAME, -2: DEEPER, -3: OTHER}
 _GARBAGE, _DEEPER, _OTHER = _MARKS
-"""Numbers of what is no method."""
+"""Method numbers of the marker frames."""
 
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A path of calls; own: ticks in its last one, less those in others."""
+    """A call path; ``own`` is the self time in ticks of its innermost call."""
 
     method: int
     depth: int
@@ -63,7 +63,7 @@ class _Node:
 
 @dataclass(slots=True)
 class _Open:
-    """A call that has not returned; below: ticks in calls from it."""
+    """A call that has not returned; ``below`` is the time in ticks of its callees."""
 
     method: int
     depth: int
@@ -74,9 +74,9 @@ class _Open:
 
 @dataclass(slots=True)
 class _Calls:
-    """A stack of Ruby's; root is found when it is known whose it is.
+    """A Ruby stack; ``root`` is None until its thread is known.
 
-    last: time of its last entry or return, which was inside all that are open
+    ``last`` is the time of its last entry or return, which all open calls enclose.
     """
 
     pid: int
@@ -89,14 +89,16 @@ class _Calls:
 
 
 class CallFold:
-    """Counts and times by thread and path.
+    """Counts and times by thread and call path.
 
-    Fed with records of the agent's hook in the process ``pid``, or with the events of
-    a recording.
+    The input is either the hook's records in the process ``pid`` (``feed``) or the
+    events of a recording (``add``).
 
-    calls: that ended; unreturned: of them those that were not seen to return
-    other: calls on paths for which there was no room
-    lost: events that are missing
+    Attributes:
+        calls: Number of calls that ended.
+        unreturned: Number of these calls whose return was not recorded.
+        other: Number of these calls on paths for which the tree had no room.
+        lost: Number of missing events.
     """
 
     def __init__(self, pid: int = 0, max_nodes: int = MAX_NODES) -> None:
@@ -110,7 +112,7 @@ class CallFold:
         self._numbers: dict[CalledMethod, int] = {}
 
     def feed(self, stream: int, record: CallRecord) -> None:
-        """Take in one record of a stream; those of each in order."""
+        """Add a record of a stream; records of a stream must be in order."""
         time, method, depth, kind, flags = record
         stack = self._stacks.get(stream)
         if stack is None:
@@ -125,7 +127,7 @@ class CallFold:
             self._apart(stream, stack, record)
 
     def add(self, reported: ReportedCall) -> None:
-        """Take in one event of a recording; those of each stack in order."""
+        """Add an event of a recording; events of a stack must be in order."""
         event = reported.event
         if event.what is CallEventKind.LOST:
             self.lost += event.count
@@ -159,7 +161,12 @@ class CallFold:
         return number
 
     def finish(self, time: int, name: Callable[[int], CalledMethod]) -> None:
-        """No more comes: what is open ends now; name: of a method's number."""
+        """End the open calls, and name the methods.
+
+        Args:
+            time: Time of the end in ticks.
+            name: Returns the method of a method number.
+        """
         for stack in self._stacks.values():
             self._end(stack, 0, time)
         self._name(name)
@@ -186,10 +193,10 @@ class CallFold:
         self._close(stack, time)
 
     def _close(self, stack: _Calls, time: int) -> None:
-        """The innermost call ends."""
+        """End the innermost call."""
         calls = stack.open
         call = calls.pop()
-        # A collection in it may be later than its last known record.
+        # A garbage collection inside the call may end after its last known record.
         took = max(time - call.start, call.below, 0)
         node = call.node
         node.calls += 1
@@ -201,13 +208,13 @@ class CallFold:
             calls[-1].below += took
 
     def _end(self, stack: _Calls, depth: int, time: int) -> None:
-        """Calls of at least this depth did not return; innermost first."""
+        """End calls of at least this depth without a return, innermost first."""
         while stack.open and stack.open[-1].depth >= depth:
             self.unreturned += 1
             self._close(stack, time)
 
     def _apart(self, stream: int, stack: _Calls, record: CallRecord) -> None:
-        """Handle a record that is no call."""
+        """Handle a record that is not a call or return."""
         time, method, _, kind, _ = record
         if kind == CallKind.LOST:
             self.lost += method
@@ -263,13 +270,16 @@ class CallFold:
         calls: StackCounts | None = None,
         name: Callable[[int], CalledMethod] | None = None,
     ) -> None:
-        """Add every path to ``counts``, and begin anew; calls that are open go on.
+        """Add every path to ``counts`` and reset the sums; open calls stay open.
 
-        names: of threads
-        duration: ticks in nanoseconds, for stacks to weigh what their own time is;
-            None: how many calls there were
-        calls: gets every path with how many there were
-        name: of a method's number; a recording's events have names
+        Args:
+            counts: Gets the paths; their weight is self time or number of calls.
+            names: Names of threads.
+            duration: Converts ticks to nanoseconds for self time. If None, the weight
+                is the number of calls.
+            calls: Gets every path with its number of calls.
+            name: Returns the method of a method number; not needed for a recording,
+                whose events have names.
         """
         if name:
             self._name(name)
@@ -293,7 +303,7 @@ class CallFold:
     def _paths(
         self, root: _Node, frames: dict[int, Frame]
     ) -> Iterator[tuple[tuple[Frame, ...], _Node]]:
-        """Frames from the root on, and the node, of all below; without recursion."""
+        """Yield each path below a root, root first, and its node; without recursion."""
         waiting: list[tuple[tuple[Frame, ...], _Node]] = [
             ((), node) for node in reversed(root.below.values())
         ]
@@ -307,7 +317,7 @@ class CallFold:
             waiting += [(path, below) for below in reversed(node.below.values())]
 
     def _name(self, name: Callable[[int], CalledMethod]) -> None:
-        """Ask now for what will not be known when its process is gone."""
+        """Name the methods now; this is impossible once their process has exited."""
         waiting = list(self._roots.values())
         while waiting:
             node = waiting.pop()
@@ -324,13 +334,13 @@ def _recorded(reported: ReportedCall) -> _Calls:
 def _add_weight(
     counts: StackCounts, thread: RubyThread, stack: Stack, weight: int
 ) -> None:
-    """A path without any is left out."""
+    """Count a path, unless its weight is 0."""
     if weight:
         counts.add(Sample(0, thread, ThreadState.UNKNOWN, stack, weight))
 
 
 def frame_of(method: CalledMethod) -> Frame:
-    """Return a frame as sampled stacks have it, with the line of the definition."""
+    """Return a method's frame as in sampled stacks, with the line of its definition."""
     kind = FrameKind.C if method.kind is MethodKind.C else FrameKind.RUBY
     name = printable(method.full_name)
     label = printable(method.name) if method.name else name

@@ -1,6 +1,6 @@
-"""Records of several streams, put into the order in which they happened.
+"""Records of several streams, merged in the order of their times.
 
-In mode slow records come late, and only those of one step are in order.
+In mode slow, records arrive late and are in order only within one step.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from rbtrace_py.model.calls import (
 )
 
 Placed = tuple[int, int, CallRecord]
-"""When it happened (ticks, never less than the stream's one before), its stream, the
-record."""
+"""Time, stream, and record. Times are in ticks and never decrease in a stream."""
 _MOST_HELD = 1 << 21
-"""Records that wait for earlier ones; a process that lies may never have those."""
+"""Maximum number of records that wait for earlier records.
+
+A corrupt process may never publish the earlier records.
+"""
 _time_of = itemgetter(0)
 
 
 class CallMerge:
-    """Orders a process's records; record_size: bytes of one, with what is unknown."""
+    """Orders a process's records.
+
+    ``record_size`` is in bytes and includes fields that this version does not know.
+    """
 
     def __init__(self, record_size: int = CALL_RECORD_SIZE) -> None:
         self._record = struct.Struct(f"<QIHBB{record_size - CALL_RECORD_SIZE}x")
@@ -35,11 +40,11 @@ class CallMerge:
 
     @property
     def waiting(self) -> int:
-        """Records that wait for earlier ones."""
+        """Number of records that wait for earlier records."""
         return len(self._held)
 
     def feed(self, step: RingStep) -> list[Placed]:
-        """Return those before which none is missing any more, in order."""
+        """Return, in order, the records that no missing record can precede."""
         placed, self._held = self._held, []
         for stream, data in step.parts:
             now = self._times.get(stream, 0)
@@ -50,12 +55,13 @@ class CallMerge:
             self._times[stream] = now
         placed.sort(key=_time_of)
         if len(placed) <= _MOST_HELD:
-            # A triple that tells of a stack has one time, so it stays whole.
+            # The records STACK, PLACE, and THREAD of a stack have the same time, so
+            # they stay together.
             complete = bisect_right(placed, step.complete, key=_time_of)
             self._held = placed[complete:]
             del placed[complete:]
         return placed
 
     def rest(self) -> list[Placed]:
-        """Return those that still wait: no more comes."""
+        """Return the records that still wait; call this after the last step."""
         return self.feed(RingStep(MAX_TICKS, []))

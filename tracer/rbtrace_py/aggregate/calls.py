@@ -1,7 +1,7 @@
-"""Calls and returns of each stack, put together (docs/agent/memory.md, "Records").
+"""Matches the calls and returns of each stack (docs/agent/memory.md, "Records").
 
-Takes records as the agent's hook writes them and makes events of them. Times are in
-whatever unit the records have; what was lost, or never returned, is said where it was.
+Turns the records of the agent's hook into events. Times keep the unit of the records.
+Losses and missing returns are events at the point where they occurred.
 """
 
 from __future__ import annotations
@@ -22,28 +22,34 @@ from rbtrace_py.model.calls import (
 )
 
 MAX_DEPTH = 16_384
-"""Calls around a call; the hook records none that are deeper."""
+"""Maximum number of enclosing calls; the hook does not record deeper calls."""
 _MAX_THREADS = 65_536
 _MAX_TEXT = 2048
-"""Bytes of the values of a call; the hook writes no more than 1,200."""
+"""Maximum bytes of a call's values; the hook writes at most 1,200."""
 _TEXT = struct.Struct("<QIH")
-"""Of a TEXT record, what is a time, a method and a depth in others."""
+"""Text bytes of a TEXT record: other records have time, method, and depth there."""
 
 
 Thread = tuple[int, int]
-"""Its process, and its kernel thread id as it has that itself: in two containers there
-may be the same."""
+"""PID, and kernel thread id in the thread's own PID namespace.
+
+Threads in two containers may have the same thread id.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class CallStack:
-    """A stack of Ruby's: of a thread, or of a fiber.
+    """The Ruby stack of a thread or fiber.
 
-    number: of the stack, 0 while it is not known; tid: kernel thread id, its own
-    fiber: 1 for the first stack seen of a thread, 2 for the next …
-    ec, thread: addresses of its execution context and thread, 0 if unknown
-    open: calls that have not returned, outermost first
-    last: time of its last entry or return, which was inside all that are open
+    Attributes:
+        number: Number of the stack; 0 while unknown.
+        tid: Kernel thread id in the thread's own PID namespace.
+        fiber: 1 for the first stack seen of a thread, 2 for the next, and so on.
+        ec: Address of its execution context; 0 if unknown.
+        thread: Address of its thread; 0 if unknown.
+        open: Calls that have not returned, outermost first.
+        gc_since: Start of the garbage collection in progress.
+        last: Time of its last entry or return, which all open calls enclose.
     """
 
     number: int = 0
@@ -58,9 +64,9 @@ class CallStack:
 
 @dataclass(slots=True)
 class Open:
-    """A call of ``method`` (its number) that has not returned; is_leaf: so far.
+    """A call of the method with number ``method`` that has not returned.
 
-    text: as CallEvent has it
+    ``is_leaf`` is True while it has made no calls. ``text`` is as in ``CallEvent``.
     """
 
     method: int
@@ -76,15 +82,15 @@ class CallEventKind(IntEnum):
 
     ENTERED = 1
     RETURNED = 2
-    """``start`` is None if the call began before there was a hook."""
+    """``start`` is None if the call began before the hook was armed."""
     ENDED = 3
-    """No return was seen: it was lost, or the stack has gone, or overflowed.
+    """No return was recorded: it was lost, or the stack ended or overflowed.
 
-    ``time`` is of the last entry or return inside; what came next is of no matter."""
+    ``time`` is the time of the last entry or return inside the call."""
     LOST = 4
     """``count`` events are missing here."""
     COLLECTED = 5
-    """Garbage, from ``start`` (None if unknown) to ``time``."""
+    """A garbage collection from ``start`` (None if unknown) to ``time``."""
     RAISED = 6
     ALLOCATED = 7
 
@@ -98,11 +104,20 @@ _RETURNS = (int(CallKind.RETURN), int(CallKind.C_RETURN))
 
 @dataclass(slots=True)
 class CallEvent:
-    """``depth``: how many recorded calls are around it.
+    """An event of a stack. Times are in the unit of the records.
 
-    method: number of the method; of RAISED and ALLOCATED its class's
-    cpu_ns: CPU time of a call, where that was asked for
-    text: of a call the values of expressions as it began, as the hook has them
+    Attributes:
+        what: Kind of event.
+        stack: The stack.
+        time: Time of the event; of a call or collection, its end.
+        method: Number of the method; for RAISED and ALLOCATED, of the class.
+        depth: Number of recorded calls that enclose it.
+        start: Start of a call or collection; None if unknown.
+        is_c: True if the method is a C function.
+        is_leaf: True if the call made no recorded calls.
+        count: Number of missing events (LOST).
+        cpu_ns: CPU time of a call, if it was requested.
+        text: Values of expressions at the call's entry, as the hook encodes them.
     """
 
     what: CallEventKind
@@ -128,9 +143,9 @@ Values = tuple[tuple[str, str], ...]
 
 @dataclass(slots=True)
 class ReportedCall:
-    """An event of process ``pid`` as it is reported; times are CLOCK_REALTIME in ns.
+    """An event of process ``pid`` for a report; times are CLOCK_REALTIME in ns.
 
-    values: of a call, expressions and what they were as it began
+    ``values`` are the pairs of expression and value at a call's entry.
     """
 
     pid: int
@@ -148,10 +163,12 @@ class CallNesting:
     """The stacks of a process, by stream."""
 
     def __init__(self, has_cpu: bool = False, shares_natives: bool = False) -> None:
-        """has_cpu: each return is followed by a record of its CPU time.
+        """Make the nesting of a process.
 
-        shares_natives: Ruby threads take turns on kernel threads, whose stacks are
-            numbered together
+        Args:
+            has_cpu: Each return is followed by a record of its CPU time.
+            shares_natives: Kernel threads run several Ruby threads each; stacks are
+                numbered per kernel thread.
         """
         self._stacks: dict[int, CallStack] = {}
         self._returned: dict[int, CallEvent] = {}
@@ -162,11 +179,11 @@ class CallNesting:
 
     @property
     def stacks(self) -> list[CallStack]:
-        """Those that are there now."""
+        """The current stacks."""
         return list(self._stacks.values())
 
     def feed(self, stream: int, record: CallRecord) -> Sequence[CallEvent]:
-        """The events that a record of a stream brings, most often one."""
+        """Return the events that a record of a stream completes, usually one."""
         time, method, depth, kind, flags = record
         stack = self._stacks.get(stream)
         if stack is None:
@@ -193,7 +210,7 @@ class CallNesting:
         return _apart(stack, record)
 
     def finish(self, time: int) -> Iterator[CallEvent]:
-        """No more comes: what is open ends without a return, each stack's apart."""
+        """End the open calls of each stack in turn, without a return."""
         yield from self._returned.values()
         self._returned.clear()
         for events in self._entered.values():
@@ -205,7 +222,7 @@ class CallNesting:
     def _with_cpu(
         self, stream: int, stack: CallStack, record: CallRecord
     ) -> Sequence[CallEvent]:
-        """A return that waited for its CPU time, and what came instead of it."""
+        """Complete a return with its CPU time; handle a different record normally."""
         event = self._returned.pop(stream)
         if record[3] == CallKind.CPU:
             event.cpu_ns = record[0]
@@ -215,7 +232,7 @@ class CallNesting:
     def _with_text(
         self, stream: int, stack: CallStack, record: CallRecord
     ) -> Sequence[CallEvent]:
-        """An entry that waits for its values, and what came instead of them."""
+        """Complete an entry with its values; handle a different record normally."""
         events = self._entered[stream]
         *fields, kind, flags = record
         if kind != CallKind.TEXT:
@@ -244,7 +261,7 @@ class CallNesting:
         return ()
 
     def _number_of(self, stack: CallStack) -> int:
-        """Return a stack's number in its thread; a kernel thread may serve several."""
+        """Return a stack's number in its thread, or in its kernel thread if shared."""
         if len(self._fibers) >= _MAX_THREADS:
             self._fibers.clear()
         key = (stack.tid, 0 if self._shares_natives else stack.thread)
@@ -287,7 +304,7 @@ def _leave(stack: CallStack, record: CallRecord) -> list[CallEvent]:
 
 
 def _end(stack: CallStack, depth: int, time: int) -> list[CallEvent]:
-    """Calls of at least this depth did not return; innermost first."""
+    """End calls of at least this depth without a return, innermost first."""
     events = []
     while stack.open and stack.open[-1].depth >= depth:
         call = stack.open.pop()
@@ -306,7 +323,7 @@ def _end(stack: CallStack, depth: int, time: int) -> list[CallEvent]:
 
 
 def _apart(stack: CallStack, record: CallRecord) -> Sequence[CallEvent]:
-    """Handle what is no call: a loss, garbage collection, exceptions, objects."""
+    """Handle a loss, garbage collection, exception, or object."""
     time, method, depth, kind, _ = record
     depth = min(depth, len(stack.open))
     if kind == CallKind.LOST:

@@ -1,4 +1,4 @@
-"""Values of expressions at a call's entry, as the agent's hook writes them."""
+"""Decoder of the expression values that the agent's hook writes at a call's entry."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ _REASONS = {
 
 
 def values_of(data: bytes, expressions: Sequence[Sequence[str]]) -> Values:
-    """Each expression and its value, as far as what the target wrote has them.
+    """Return each expression and its value, as far as the target wrote them.
 
-    data: of the records behind an entry (docs/agent/memory.md, "Values of expressions")
-    expressions: of each selector, of which the target says the number
+    Args:
+        data: Bytes of the TEXT records that follow an entry.
+        expressions: Expressions of each selector; ``data`` has the selector's number.
+
+    Source: docs/agent/memory.md, "Values of expressions".
     """
     if len(data) < _HEAD.size:
         return ()

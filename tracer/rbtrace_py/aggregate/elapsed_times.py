@@ -10,10 +10,13 @@ from rbtrace_py.aggregate.run_times import ThreadId
 
 
 class CpuTimes(NamedTuple):
-    """Times of a thread since its birth in ns, as the kernel counts them.
+    """Times of a thread since its creation, as the kernel counts them.
 
-    ran_ns: run time (``se.sum_exec_runtime``); of a running thread as of its last tick
-    delay_ns: time in run queues (``sched_info.run_delay``), until it last got a CPU
+    Attributes:
+        ran_ns: Run time in ns (``se.sum_exec_runtime``); for a running thread, as of
+            the scheduler's last tick.
+        delay_ns: Time in run queues in ns (``sched_info.run_delay``), until the thread
+            last got a CPU.
     """
 
     ran_ns: int
@@ -24,10 +27,12 @@ class CpuTimes(NamedTuple):
 class _Elapsed:
     """Elapsed time of one thread in ns.
 
-    ran, delay: run time and run delay that are accounted for
-    left: the part that no sample was given yet; below 0: given too early
-    surplus: time in which it was ready to run, minus its run time
-    queued: the part of ``surplus`` that its samples were given
+    Attributes:
+        ran: Run time that is accounted for.
+        delay: Run delay that is accounted for.
+        left: Time not yet assigned to a sample; negative if assigned too early.
+        surplus: Time in which the thread was ready to run, minus its run time.
+        queued: The part of ``surplus`` that is assigned to samples.
     """
 
     ran: int = 0
@@ -38,13 +43,13 @@ class _Elapsed:
 
 
 class ElapsedTimes:
-    """Divides what the run time of each thread leaves of its elapsed time.
+    """Divides each thread's elapsed time minus its run time.
 
-    While a thread waits for a CPU, its samples look as if it ran. The kernel's count of
-    run time shows the surplus. The kernel's run delay limits the part that is a run
-    queue. Sums are kept from one batch to the next, so that chance does not add up, but
-    not for longer: time that the kernel counts as neither (of a paused process, or
-    stolen by a hypervisor) belongs to no sample.
+    Samples of a thread that waits for a CPU look as if it ran. The kernel's count of
+    run time reveals this surplus. The kernel's run delay limits the part that is time
+    in a run queue. Sums carry over to the next batch, so that random errors do not add
+    up. They do not carry over further: time that the kernel counts as neither (the
+    process was paused, or a hypervisor took the CPU) belongs to no sample.
     """
 
     def __init__(self) -> None:
@@ -62,13 +67,15 @@ class ElapsedTimes:
         times: CpuTimes | None,
         last: CpuTimes | None = None,
     ) -> tuple[int, int]:
-        """Return the time in a run queue, and the waiting time, of a batch in ns.
+        """Return a batch's time in a run queue and its waiting time, in ns.
 
-        ready: elapsed time of the samples in which the thread was ready to run
-        waits: elapsed time of its other samples
-        times: the kernel's, now; None: unknown, as it has ended
-        last: the times of this batch, if the thread has ended. If they are unknown,
-            too, it ran for as long as it was ready to run.
+        Args:
+            thread: The thread.
+            ready: Elapsed ns of the samples in which the thread was ready to run.
+            waits: Elapsed ns of its other samples.
+            times: The kernel's current times; None if the thread has ended.
+            last: Times of this batch, if the thread has ended. If they are unknown too,
+                the thread is assumed to have run while it was ready to run.
         """
         own = self._threads.get(thread)
         if own is None:
@@ -88,9 +95,9 @@ class ElapsedTimes:
         return queued, waiting
 
     def _new(self, times: CpuTimes | None, ready: int, waits: int) -> _Elapsed:
-        """Return a thread that came since the sampling began.
+        """Return the times of a thread that started since the sampling began.
 
-        A thread that ran for longer is older.
+        A thread with more run time started earlier.
         """
         if times is None or times.ran_ns <= ready + waits:
             return _Elapsed()
@@ -99,7 +106,7 @@ class ElapsedTimes:
     def forget_ended(
         self, but: Collection[ThreadId], has_ended: Callable[[ThreadId], bool]
     ) -> None:
-        """Forget the threads that have ended, ``but`` those with samples."""
+        """Forget ended threads, except those in ``but``, which have samples."""
         for thread in [one for one in self._threads if one not in but]:
             if has_ended(thread):
                 del self._threads[thread]

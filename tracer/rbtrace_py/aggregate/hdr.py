@@ -1,4 +1,4 @@
-"""The one place that knows the HdrHistogram library."""
+"""Encoding and decoding of HdrHistogram logs, by the HdrHistogram library."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections import Counter
 from rbtrace_py.aggregate.histogram import Histogram, bucket_index
 
 HIGHEST = 3_600_000_000_000
-"""Values that any HdrHistogram log of ours can hold: an hour in nanoseconds."""
+"""Minimum upper bound of the logs that we write: an hour in nanoseconds."""
 
 _HEADER_SIZE = 8
 _MAX_UNPACKED = 1 << 24
 
 
 def encode(histogram: Histogram) -> str:
-    """The base64 of its compressed V2 encoding, as HdrHistogram logs have it."""
+    """Return the compressed V2 encoding in base64, as in HdrHistogram logs."""
     from hdrh.histogram import HdrHistogram
 
     encoder = HdrHistogram(1, max(HIGHEST, int(histogram.max)), histogram.digits)
@@ -27,10 +27,13 @@ def encode(histogram: Histogram) -> str:
 
 
 def decode(text: str) -> Histogram:
-    """The histogram of a line of an HdrHistogram log; ValueError if it is none.
+    """Return the histogram of a line of an HdrHistogram log.
 
-    One of 2 or 3 digits is as it was. Of others the values are taken for the lowest of
-    their buckets.
+    A histogram of 2 or 3 digits is unchanged. With other digits, each value becomes the
+    lowest value of its bucket.
+
+    Raises:
+        ValueError: ``text`` is not a valid histogram.
     """
     from hdrh.histogram import HdrHistogram
 
@@ -48,7 +51,7 @@ def decode(text: str) -> Histogram:
 
 
 def _check_size(text: str) -> None:
-    """The library unpacks whatever is packed; so look before how much that is."""
+    """Check the unpacked size in advance: the library unpacks data of any size."""
     try:
         packed = base64.b64decode(text, validate=True)[_HEADER_SIZE:]
         unpacker = zlib.decompressobj()

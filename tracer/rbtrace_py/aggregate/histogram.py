@@ -1,13 +1,13 @@
-"""Distributions: how many values fell into which bucket.
+"""Distributions: the number of values in each bucket.
 
-Buckets are log-linear with 3 significant digits, the same as those of
-HdrHistogram(1, 3_600_000_000_000, 3), so that a distribution counted in the
-kernel says what an HdrHistogram fed with every value would say. Those of methods
-may have 2 digits. The formula has no upper end: any value below 2**63 has a bucket.
+Buckets are log-linear with 3 significant digits. They equal the buckets of
+HdrHistogram(1, 3_600_000_000_000, 3), so a distribution counted in the kernel gives the
+same results as an HdrHistogram of all values. Distributions of methods may have 2
+digits. The formula has no upper limit: any value below 2**63 has a bucket.
 
-A distribution is a value: nothing changes it, ``minus`` and ``merge`` make new
-ones. Its counts are kept under the kernel's sparse bucket key, a u32, in arrays:
-12 bytes a bucket, as ``--by`` may keep hundreds of thousands of them for days.
+Distributions are immutable: ``minus`` and ``merge`` return new objects. Counts are
+stored by the kernel's sparse bucket key, a u32, in arrays. They take 12 bytes per
+bucket, because ``--by`` may keep hundreds of thousands of distributions for days.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ DENSE_MAX_VALUE = (1 << 42) - 1
 """The largest value with a bucket below ``DENSE_BUCKETS``."""
 
 NEGATIVE_KEY = 0x80000000
-"""Set in the key of a negative integer, whose bucket is that of its magnitude."""
+"""Set in the key of a negative integer; the rest is the bucket of its magnitude."""
 
 FLOAT_SHIFT = 42
-"""Low bits of a double that its key leaves out; sign, exponent, 10 bits stay."""
+"""Low bits of a double that its key omits; sign, exponent, and 10 bits remain."""
 
 _BITS = {2: 8, 3: 11}
-"""By digits: values below 2 ** this have a bucket each."""
+"""Number of bits by digits: each value below 2 ** bits has its own bucket."""
 
 _FLOAT_SIGN = 1 << 21
 _FLOAT_INFINITY = 0x7FF << 10
@@ -48,14 +48,14 @@ Bucket = tuple[Number, Number, int]
 
 
 def bucket_index(value: int, digits: int = 3) -> int:
-    """The bucket of ``value``, from 0 to 2**63 - 1."""
+    """Return the index of the bucket of ``value``, from 0 to 2**63 - 1."""
     bits = _BITS[digits]
     shift = (value >> bits).bit_length()
     return (shift << bits - 1) + (value >> shift)
 
 
 def bucket_bounds(index: int, digits: int = 3) -> tuple[int, int]:
-    """Lowest and highest value of bucket ``index``, both inside."""
+    """Return the lowest and highest value of bucket ``index``, inclusive."""
     bits = _BITS[digits] - 1
     shift = max((index >> bits) - 1, 0)
     lowest = (index - (shift << bits)) << shift
@@ -63,26 +63,26 @@ def bucket_bounds(index: int, digits: int = 3) -> tuple[int, int]:
 
 
 def bucket_middle(index: int, digits: int = 3) -> int:
-    """The value that stands for all of bucket ``index`` in a mean."""
+    """Return the value that represents bucket ``index`` in a mean."""
     lowest, highest = bucket_bounds(index, digits)
     return lowest + ((highest - lowest + 1) >> 1)
 
 
 def integer_key(value: int) -> int:
-    """The kernel's key of ``value``, from -(2**63 - 1) to 2**63 - 1."""
+    """Return the kernel's key of ``value``, from -(2**63 - 1) to 2**63 - 1."""
     if value < 0:
         return bucket_index(-value) | NEGATIVE_KEY
     return bucket_index(value)
 
 
 def float_bits(value: float) -> int:
-    """The IEEE 754 bits of ``value`` as a u64."""
+    """Return the IEEE 754 bits of ``value`` as a u64."""
     bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
     return bits
 
 
 def float_key(value: float) -> int:
-    """The kernel's key of ``value``."""
+    """Return the kernel's key of ``value``."""
     return float_bits(value) >> FLOAT_SHIFT
 
 
@@ -92,7 +92,7 @@ def _bits_float(bits: int) -> float:
 
 
 def _packed(code: str, numbers: list[int]) -> Sequence[int]:
-    """The numbers in an array, where they fit: those of a file may be any."""
+    """Return the numbers in an array if they fit; numbers from a file may not fit."""
     try:
         return array(code, numbers)
     except OverflowError:
@@ -100,13 +100,14 @@ def _packed(code: str, numbers: list[int]) -> Sequence[int]:
 
 
 class Distribution(ABC):
-    """Counts under bucket keys, with what can be asked of them.
+    """Counts by bucket key, and their percentiles, mean, and limits.
 
-    counts: kernel key → count; buckets with a count of 0 may be there
+    Args:
+        counts: Counts by kernel key; counts of 0 are ignored.
     """
 
     kind: ClassVar[str]
-    """integer, signed or float: how ``keys`` are to be read."""
+    """Type of ``keys``: integer, signed, or float."""
 
     __slots__ = ("_amounts", "_cumulative", "_finite", "_keys")
 
@@ -123,41 +124,41 @@ class Distribution(ABC):
 
     @property
     def keys(self) -> Mapping[int, int]:
-        """Kernel key → count, without empty buckets."""
+        """Counts by kernel key, without empty buckets."""
         return dict(zip(self._keys, self._amounts, strict=True))
 
     @property
     def count(self) -> int:
-        """The number of values (for floats: finite ones)."""
+        """Number of values; floats count only if finite."""
         return sum(self._amounts[: self._finite])
 
     @property
     def apart(self) -> dict[str, int]:
-        """Values that are in no bucket, by what they are; only those there are."""
+        """Counts of values outside the buckets by name, without counts of 0."""
         return {}
 
     @property
     def min(self) -> Number:
-        """Lowest value of the lowest bucket; 0 when there is none."""
+        """Lowest value of the lowest bucket; 0 without values."""
         return self._bounds(self._keys[0])[0] if self._finite else 0
 
     @property
     def max(self) -> Number:
-        """Highest value of the highest bucket; 0 when there is none."""
+        """Highest value of the highest bucket; 0 without values."""
         return self._bounds(self._keys[self._finite - 1])[1] if self._finite else 0
 
     @property
     def mean(self) -> float:
-        """Mean of the middles of all buckets; 0.0 when there is none."""
+        """Mean of the middles of all buckets; 0.0 without values."""
         if not self._finite:
             return 0.0
         total = sum(self._middle(key) * count for key, count in self._pairs())
         return float(total) / self.count
 
     def percentile(self, percentile: float) -> Number:
-        """The highest value equal to that at ``percentile``, 0 to 100.
+        """Return the highest value of the bucket at ``percentile``, 0 to 100.
 
-        At 0 it is the lowest value there is; without values it is 0.
+        At 0, it is the lowest value of the lowest bucket. Without values, it is 0.
         """
         if not self._finite:
             return 0
@@ -169,30 +170,30 @@ class Distribution(ABC):
         return self._bounds(self._keys[place])[1 if percentile else 0]
 
     def buckets(self) -> Iterator[Bucket]:
-        """Lowest value, highest value and count of each bucket, ascending."""
+        """Yield lowest value, highest value, and count of each bucket, ascending."""
         for key, count in self._pairs():
             lowest, highest = self._bounds(key)
             yield lowest, highest, count
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
-        """Key and count of each finite bucket, ascending."""
+        """Yield key and count of each finite bucket, ascending."""
         return islice(zip(self._keys, self._amounts, strict=True), self._finite)
 
     def minus(self, older: Distribution) -> Self:
-        """Return what came after ``older``, a snapshot of the same distribution."""
+        """Return the values since ``older``, a snapshot of the same distribution."""
         before = older.keys
         return self._of(
             {key: count - before.get(key, 0) for key, count in self.keys.items()}
         )
 
     def merge(self, other: Distribution) -> Self:
-        """Both together; ``other`` is of the same class."""
+        """Return the sum of two distributions of the same class."""
         merged = Counter(self.keys)
         merged.update(other.keys)
         return self._of(merged)
 
     def _of(self, counts: Mapping[int, int]) -> Self:
-        """Return another of this kind."""
+        """Return a distribution of the same kind."""
         return type(self)(counts)
 
     def _is_finite(self, key: int) -> bool:
@@ -200,15 +201,15 @@ class Distribution(ABC):
 
     @abstractmethod
     def _rank(self, key: int) -> int:
-        """A number that orders keys as their values."""
+        """Return a number that orders keys by their values."""
 
     @abstractmethod
     def _bounds(self, key: int) -> tuple[Number, Number]:
-        """Lowest and highest value under ``key``."""
+        """Return the lowest and highest value of a key's bucket."""
 
     @abstractmethod
     def _middle(self, key: int) -> Number:
-        """The value that stands for all values under ``key``."""
+        """Return the value that represents a key's bucket in a mean."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Distribution):
@@ -222,9 +223,9 @@ class Distribution(ABC):
 
 
 class Histogram(Distribution):
-    """Integers of 0 to 2**63 - 1; a key is a bucket's index.
+    """Integers from 0 to 2**63 - 1; a key is a bucket index.
 
-    Percentiles, min, max and mean are those of an HdrHistogram of so many digits.
+    Percentiles, min, max, and mean equal an HdrHistogram's with as many digits.
     """
 
     kind = "integer"
@@ -237,11 +238,11 @@ class Histogram(Distribution):
 
     @classmethod
     def from_values(cls, values: Iterable[int], digits: int = 3) -> Self:
-        """Make a histogram of single values, each 0 or more."""
+        """Make a histogram of single values, each at least 0."""
         return cls(Counter(bucket_index(value, digits) for value in values), digits)
 
     def with_digits(self, digits: int) -> Self:
-        """Return the same with fewer digits."""
+        """Return the same distribution with fewer digits."""
         counts: Counter[int] = Counter()
         for key, count in self.keys.items():
             lowest = bucket_bounds(key, self.digits)[0]
@@ -249,7 +250,7 @@ class Histogram(Distribution):
         return type(self)(counts, digits)
 
     def merge(self, other: Distribution) -> Self:
-        """Both together, with the digits of the one that has fewer."""
+        """Return the sum, with the lower number of digits."""
         assert isinstance(other, Histogram)
         if other.digits < self.digits:
             return self.with_digits(other.digits).merge(other)
@@ -278,14 +279,14 @@ class Histogram(Distribution):
 
 
 class SignedHistogram(Distribution):
-    """Integers of -(2**63 - 1) to 2**63 - 1; a key is as ``integer_key`` says."""
+    """Integers from -(2**63 - 1) to 2**63 - 1; ``integer_key`` returns their keys."""
 
     kind = "signed"
     __slots__ = ()
 
     @classmethod
     def from_values(cls, values: Iterable[int]) -> Self:
-        """Make a distribution of single values; INT64_MIN, which is nil, is not one."""
+        """Make a distribution of single values, without INT64_MIN, which means nil."""
         return cls(Counter(map(integer_key, values)))
 
     def _rank(self, key: int) -> int:
@@ -304,10 +305,10 @@ class SignedHistogram(Distribution):
 
 
 class FloatHistogram(Distribution):
-    """Doubles; a key is sign, exponent and the first 10 bits of the mantissa.
+    """Doubles; a key is the sign, exponent, and first 10 bits of the mantissa.
 
-    Infinities and NaN are in no bucket; ``apart`` has them as ``inf``,
-    ``-inf`` and ``nan``. What is nearer to 0 than 2.2e-311 counts as 0.0.
+    Infinities and NaN are outside the buckets; ``apart`` counts them as ``inf``,
+    ``-inf``, and ``nan``. Values closer to 0 than 2.2e-311 count as 0.0.
     """
 
     kind = "float"
@@ -321,7 +322,7 @@ class FloatHistogram(Distribution):
 
     @classmethod
     def from_values(cls, values: Iterable[float]) -> Self:
-        """Make a distribution of single values, NaN and infinities too."""
+        """Make a distribution of single values, including NaN and infinities."""
         return cls(Counter(map(float_key, values)))
 
     @property

@@ -1,9 +1,9 @@
-"""Idle samples: threads that wait for work, in a server's or a queue's own code.
+"""Idle samples: threads that wait for work in the code of a server or a queue.
 
-A report leaves them out, as they would be most of every picture of a server. A thread
-that waits in the application's own code is never one of them, nor one that waits for
-a Mutex. One that sleeps, or waits for another thread or for input, is one of them if it
-has frames of a single gem alone: a server's own main thread, its reapers and monitors.
+Reports omit idle samples, because they would dominate the report of any server. A
+thread that waits in the application's own code, or for a Mutex, is never idle. A thread
+that sleeps, or waits for another thread or for input, is idle if all its frames belong
+to a single gem: the server's main thread, reapers, and monitors.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _WAITS = re.compile(
     r"(Thread::)?(Sized)?Queue#(pop|shift|deq)|(Thread::)?ConditionVariable#wait"
 )
 _NATIVE_WAITS = re.compile(r".*[#.](accept|sysaccept|select)")
-"""Methods in C: ``TCPServer#accept``, ``IO.select``, ``NIO::Selector#select``, and of
-schedulers, ``IO::Event::Selector::EPoll#select``."""
+"""C methods: ``TCPServer#accept``, ``IO.select``, ``NIO::Selector#select``, and in
+fiber schedulers, ``IO::Event::Selector::EPoll#select``."""
 
 _OWN_WAITS = re.compile(r"Thread#(join|value)|IO#wait_readable")
-"""Waits that are idle in frames of a single gem: of Puma's main thread."""
+"""Waits that are idle if all frames belong to one gem, as in Puma's main thread."""
 
 _OWN_SLEEP = re.compile(r"Kernel[#.]sleep")
-"""One more, but not in the main thread: a program in a gem may sleep for its work."""
+"""Another such wait, but not in a main thread: a gem's program may have to sleep."""
 
 _MUTEX_SLEEP = re.compile(r"(Thread::)?Mutex#sleep")
 """The method that ConditionVariable#wait calls before Ruby 4.0."""
 
 _OURS = re.compile(r"(block .*in )?Tracepoint::(Agent::Server#|Puma\.sampler?$).*")
-"""Threads of our own: one waits for commands (ext/agent/agent/server.rb), the other
-fires ``puma:stats`` (ruby/lib/tracepoint/puma.rb)."""
+"""Our threads: one waits for commands (ext/agent/agent/server.rb), the other fires
+``puma:stats`` (ruby/lib/tracepoint/puma.rb)."""
 
 _STARTERS = ("<main>", "<top (required)>")
 _FOLDERS_OF_STARTERS = ("bin", "sbin", "exe")
 
 
 def is_idle(state: ThreadState, frames: tuple[Frame, ...]) -> bool:
-    """Does a thread with these frames, the root first, wait for work?"""
+    """Return whether a thread with these frames, root first, waits for work."""
     if state is not ThreadState.SLEEPING:
         return False
     called = _called(frames)
@@ -69,31 +69,37 @@ def is_idle(state: ThreadState, frames: tuple[Frame, ...]) -> bool:
 
 
 def _is_of_one_gem(own: list[Frame]) -> bool:
-    """But for what wraps a fork, as Active Support does that of Puma's workers."""
+    """Return whether all frames belong to one gem, ignoring wrappers of fork.
+
+    Active Support wraps the fork of Puma's workers.
+    """
     frames = [frame for frame in own if not frame.name.endswith(("#fork", ".fork"))]
     gems = {found and found[0] for found in (gem_path(f.path) for f in frames)}
     return len(gems) == 1 and None not in gems
 
 
 def _is_library(frame: Frame) -> bool:
-    """Return whether it belongs to a library, or to us, wherever we are installed."""
+    """Return whether a frame belongs to a library, or to us, in any install path."""
     return is_library(frame.path) or _OURS.fullmatch(frame.name) is not None
 
 
 def _has_file(frame: Frame) -> bool:
-    """Ruby's own methods have none, be they in C or, as Queue#pop from 3.2, in Ruby."""
+    """Return whether a frame has a file.
+
+    Core methods lack one, in C and in Ruby (as Queue#pop since 3.2).
+    """
     return frame.kind is FrameKind.RUBY and not frame.path.startswith("<internal:")
 
 
 def _called(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Methods and blocks: without what the kernel says it waits for, and where."""
+    """Return the methods and blocks, without the wait marker and kernel frames."""
     if frames and frames[-1].kind is FrameKind.MARKER:
         frames = frames[:-1]
     return without_kernel(frames)
 
 
 def _waits(frames: tuple[Frame, ...]) -> bool:
-    """Is the innermost method one that waits for work?"""
+    """Return whether the innermost method waits for work."""
     inner = frames[-1]
     if _MUTEX_SLEEP.fullmatch(inner.name):
         return len(frames) > 1 and frames[-2].name.endswith("ConditionVariable#wait")
@@ -104,15 +110,15 @@ def _waits(frames: tuple[Frame, ...]) -> bool:
 
 
 def _is_starter(frame: Frame) -> bool:
-    """Is it a program's file in a bin folder, which only loads a library?"""
+    """Return whether the frame is of a script in a bin folder that loads a library."""
     folder = basename(dirname(frame.path))
     return frame.name in _STARTERS and folder in _FOLDERS_OF_STARTERS
 
 
 def without_idle(profile: Profile) -> Profile:
-    """The profile without idle samples, which its statistics count.
+    """Return the profile without idle samples; its statistics count them.
 
-    The same profile if there are none, or if there is nothing else.
+    Return the same profile if no samples, or all, are idle.
     """
     counts = profile.counts.without(is_idle)
     left_out = profile.counts.weight - counts.weight

@@ -1,4 +1,4 @@
-"""Method counts from a process's hook: rows, and groups made of them."""
+"""Method counts from a process's hook: rows, and groups of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rbtrace_py.model.calls import CalledMethod, MethodKind
 from rbtrace_py.model.recorded_groups import Key
 
 METHODS = (MethodKind.NO_ROOM, MethodKind.RUBY, MethodKind.C)
-"""Kinds that are calls of methods; of the first nobody knows which."""
+"""Kinds that are method calls; the methods of the first kind are unknown."""
 
 _NAMED = {MethodKind.NO_ROOM: "(no room)", MethodKind.GC: "(garbage collection)"}
 
@@ -20,10 +20,13 @@ _NAMED = {MethodKind.NO_ROOM: "(no room)", MethodKind.GC: "(garbage collection)"
 class MethodRow:
     """Counts of one method in one process; times in nanoseconds.
 
-    entries: calls that began; calls: that returned
-    total: inside it, recursive calls counted once; own: less those below it, or None
-        if the methods below it are not all hooked
-    summed: of all calls, one by one; longest: of them
+    Attributes:
+        entries: Number of calls that began.
+        calls: Number of calls that returned.
+        total: Time inside the method; recursive calls count once.
+        own: Self time; None if some of its callees are not hooked.
+        summed: Sum of the times of all calls, including recursive ones.
+        longest: Time of the longest call.
     """
 
     pid: int
@@ -39,13 +42,17 @@ class MethodRow:
 
 @dataclass(frozen=True, slots=True)
 class MethodGroup(Group):
-    """A group of rows; ``count`` is of calls that returned, or, counted, that began.
+    """A group of rows.
 
-    own, summed, entries: as of a row
-    has_total: is ``total`` known? Of several methods it is not, as one may be called
-        inside another
-    longest: nanoseconds, exactly; None of an interval, where it is not known
-    method: where it is of one only
+    ``count`` is the number of calls that returned, or if calls are only counted, of
+    calls that began. ``own``, ``summed``, and ``entries`` are as in ``MethodRow``.
+
+    Attributes:
+        has_total: True if ``total`` is known. It is unknown for several methods,
+            because one may call another.
+        longest: Exact time of the longest call in nanoseconds; None for an interval,
+            where it is unknown.
+        method: The method, if the group has only one.
     """
 
     own: int | None = 0
@@ -69,7 +76,7 @@ class MethodGroup(Group):
         )
 
     def plus(self, other: Group) -> MethodGroup:
-        """Both together; of another method it is of none."""
+        """Return the sum; groups of different methods add up to a group without one."""
         # Not super(): a dataclass with slots is another class than it was.
         found = Group.plus(self, other)
         assert isinstance(found, MethodGroup)
@@ -90,7 +97,7 @@ class MethodGroup(Group):
 
     @property
     def highest(self) -> int:
-        """The longest call, exactly where that is known."""
+        """The longest call in nanoseconds: exact if known, else from its bucket."""
         if self.longest is not None or self.distribution is None:
             return self.longest or 0
         return int(self.distribution.max)
@@ -103,7 +110,7 @@ def _sum(one: int | None, other: int | None, sign: int = 1) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MethodResult(Result):
-    """A snapshot of what the agent's hooks counted."""
+    """A snapshot of the counts of the agent's hooks."""
 
     groups: tuple[MethodGroup, ...]
 
@@ -114,10 +121,13 @@ def group_rows(
     by: str | None,
     is_timed: bool,
 ) -> list[MethodGroup]:
-    """Rows by ``by`` (method, class, pid, or None: all of a series).
+    """Group rows.
 
-    series: names of the series that a kind belongs to; others are left out
-    is_timed: is it about durations? Else only entries count.
+    Args:
+        rows: Rows of any processes.
+        series: Series name of each kind; rows of other kinds are omitted.
+        by: ``method``, ``class``, ``pid``, or None for one group per series.
+        is_timed: True for durations; False to count only entries.
     """
     found: dict[tuple[str, bytes], MethodGroup] = {}
     for row in rows:
@@ -147,7 +157,7 @@ def _group(row: MethodRow, series: str, by: str | None, is_timed: bool) -> Metho
 
 
 def _key(row: MethodRow, by: str | None) -> tuple[Key, bytes]:
-    """The key, and the bytes by which it is known in the next snapshot."""
+    """Return the key, and bytes that identify it in each snapshot."""
     method = row.method
     if by is None:
         return None, b""
@@ -156,12 +166,12 @@ def _key(row: MethodRow, by: str | None) -> tuple[Key, bytes]:
     key = _NAMED.get(method.kind) or _name(method, by)
     parts = [method.kind.name, key]
     if by == "method":
-        # Methods of one name may be two, as of a class that was removed.
+        # Two methods can have the same name, for example if a class was redefined.
         parts += [method.path or "", str(method.line)]
     return key, "\0".join(parts).encode("utf-8", "surrogateescape")
 
 
 def _name(method: CalledMethod, by: str) -> str:
     if method.kind is MethodKind.OBJECT and method.owner is None:
-        return "(hidden)"  # Ruby's own, of no class that a program can have
+        return "(hidden)"  # an internal object, of a class that programs cannot access
     return method.full_name if by == "method" else method.owner or "(unknown)"

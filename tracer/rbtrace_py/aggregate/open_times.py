@@ -1,4 +1,4 @@
-"""Times that are not over yet, in reports that are made meanwhile."""
+"""Times off the CPU that are still open when a report is made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Key = tuple[bytes, OffCpu | None]
 
 
 class OpenTimes:
-    """Counts a time as far as it went, and only the rest once it is over."""
+    """Counts open times up to now, and only the remainder when they end."""
 
     def __init__(self) -> None:
         self._counted: Counter[_Key] = Counter()
@@ -20,11 +20,14 @@ class OpenTimes:
     def due(
         self, over: Sequence[WalkedStack], still: Sequence[WalkedStack]
     ) -> Iterator[WalkedStack]:
-        """Yield each stack with the weight that came since the last call.
+        """Yield each stack with its weight since the last call.
 
-        over: with the whole times that ended since
-        still: with those that go on, until now; read after ``over``, so one that ended
-            in between is in neither, and comes in whole the next time
+        Args:
+            over: Stacks of the times that ended since the last call, with their whole
+                weight in ns.
+            still: Stacks of the open times, weighted up to now. They are read after
+                ``over``, so a time that ends in between is in neither, and its whole
+                weight comes with the next call.
         """
         weights = Counter({key: -weight for key, weight in self._counted.items()})
         self._counted.clear()
@@ -45,9 +48,9 @@ class OpenTimes:
 
 
 class ToldTimes:
-    """Tells of times as far as they went, and of the rest once more is known.
+    """Reports open times up to now, and only the remainder when they end.
 
-    Unlike OpenTimes it is told of each time by itself.
+    Unlike OpenTimes, it handles each time separately.
     """
 
     def __init__(self) -> None:
@@ -58,19 +61,20 @@ class ToldTimes:
         return len(self._told.keys() | self._before.keys())
 
     def rest(self, stack: WalkedStack) -> int:
-        """Return the weight of a time less what was told of it before."""
+        """Return the weight of a time minus the part that was reported before."""
         began, ended = stack.time_ns - stack.weight, stack.time_ns
         nothing = ended, ended
         thread = stack.pid, stack.tid
         told = (one.get(thread, nothing) for one in (self._told, self._before))
         overlaps = (min(until, ended) - max(since, began) for since, until in told)
-        # Where both are of one time, the newer covers the older; else one overlaps.
+        # If both are parts of the same time, the newer includes the older. Otherwise
+        # at most one overlaps.
         return stack.weight - max(0, *overlaps)
 
     def tell(self, still: Sequence[WalkedStack]) -> list[WalkedStack]:
-        """Return those that go on, with the weight that is new in them."""
+        """Return the open times that have new weight, with only that weight."""
         found = [stack._replace(weight=self.rest(stack)) for stack in still]
-        # One that ended since its thread was in ``still`` may come after this call.
+        # A time that ended after its thread was in ``still`` may arrive later.
         self._before, self._told = (
             self._told,
             {

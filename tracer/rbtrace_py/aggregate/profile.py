@@ -1,4 +1,4 @@
-"""Input of a sample report: the counts and, where kept, the samples."""
+"""Input of a sample report: the counts and, if kept, the samples."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 class Profile:
     """Counted samples.
 
-    samples: gives them in the order in which they were taken, each time it is called
-    cpu: when threads were on CPUs, where that is known
-    names: of its threads
-    calls: how often the innermost frame of each stack was called from those around
-        it, where calls were seen and not samples
+    Attributes:
+        counts: Weights by thread, state, and stack.
+        meta: Description of the recording.
+        samples: Returns the samples in the order in which they were taken. It can be
+            called repeatedly.
+        cpu: Times of threads on and off CPUs, if known.
+        names: Names of threads.
+        calls: Number of calls of each stack's innermost frame from its callers, if
+            calls were traced instead of sampled.
     """
 
     counts: StackCounts
@@ -35,14 +39,14 @@ class Profile:
 
     @property
     def unit(self) -> str:
-        """The unit of weights, as ``Statistics`` has it."""
+        """The unit of weights, as in ``Statistics``."""
         return self.counts.statistics.unit
 
     @property
     def one_cpu(self) -> int | None:
-        """Weight of one CPU for the time that passed: 100 % in mode cpu.
+        """Weight of one CPU over the elapsed time: 100 % in mode cpu.
 
-        None where shares are parts of all samples.
+        None if shares are parts of all samples.
         """
         if self.meta.mode != "cpu":
             return None
@@ -52,7 +56,7 @@ class Profile:
         return whole or None
 
     def stream(self) -> Iterator[Sample]:
-        """The samples; where they were not kept, one without a time for each row."""
+        """Yield the samples; if they were not kept, one without a time per row."""
         if self.samples is not None:
             yield from self.samples()
             return

@@ -1,4 +1,4 @@
-"""Calls of a process as they are reported, from the records of its rings."""
+"""Reported calls of a process, from the records of its rings."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ from rbtrace_py.model.calls import (
 
 @dataclass(frozen=True, eq=False)
 class HookedProcess:
-    """Facts about a process without which its rings cannot be read.
+    """Facts about a process that are required to read its rings.
 
-    wall_offset: CLOCK_REALTIME less what ``scale.to_ns`` says, in nanoseconds
-    expressions: of each selector
-    has_cpu: each return is followed by a record of its CPU time
-    shares_natives: Ruby threads take turns on kernel threads
+    Attributes:
+        pid: Process id.
+        scale: Converts ticks to nanoseconds.
+        wall_offset: CLOCK_REALTIME minus ``scale.to_ns``, in nanoseconds.
+        expressions: Expressions of each selector.
+        has_cpu: Each return is followed by a record of its CPU time.
+        shares_natives: Kernel threads run several Ruby threads each.
+        record_size: Bytes of a record.
     """
 
     pid: int
@@ -42,9 +46,12 @@ class HookedProcess:
 
 
 class ReportedCalls:
-    """Makes events of records; ``method`` says what a number of a method means.
+    """Turns the records of a process into events.
 
-    until: time in ticks after which records are left out
+    Args:
+        process: The process.
+        method: Returns the method of a method number.
+        until: Time in ticks after which records are ignored; None for no limit.
     """
 
     def __init__(
@@ -63,15 +70,15 @@ class ReportedCalls:
 
     @property
     def waiting(self) -> int:
-        """Records that were fed, and of which nothing is told yet."""
+        """Number of records that were fed but whose events are not yet reported."""
         return self._untold + self._merge.waiting
 
     def feed(self, step: RingStep) -> Iterator[ReportedCall]:
-        """Yield what happened, in order."""
+        """Yield the events of a step in order."""
         yield from self._told(self._merge.feed(step))
 
     def finish(self) -> Iterator[ReportedCall]:
-        """Yield the rest: no more comes, and what is open ends without a return."""
+        """Yield the remaining events, and end the open calls without a return."""
         yield from self._told(self._merge.rest())
         for event in self._nesting.finish(self._last):
             yield self._reported(event)
@@ -87,7 +94,7 @@ class ReportedCalls:
                 yield self._reported(event)
 
     def _reported(self, event: CallEvent) -> ReportedCall:
-        """With names, and CLOCK_REALTIME for ticks."""
+        """Return an event with names, its times converted to CLOCK_REALTIME."""
         process = self._process
         to_ns, offset = process.scale.to_ns, process.wall_offset
         event.time = to_ns(event.time) + offset

@@ -1,7 +1,7 @@
 """Results of a session: plain values that a report renders.
 
-A result is a snapshot. Two snapshots of one session can be subtracted
-(``minus``), which is how ``--interval`` gets its lines.
+A result is a snapshot. ``minus`` subtracts two snapshots of a session; this yields the
+lines of ``--interval``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 class Group:
     """One row: a series (a probe, a pair, a span) and, with ``--by``, a key.
 
-    ``count`` is what was seen, ``total`` the exact sum (nanoseconds for a
-    latency), ``distribution`` the values where the command keeps them.
-    ``is_other`` marks the row that holds what came after ``--max-keys``.
-    ``truncated`` marks a text key that was cut to the string size. ``raw`` is
-    the key's bytes, by which a row is known in the next snapshot. ``key_role``
-    is what the operand is for whose value the key is.
+    Attributes:
+        series: Name of the series.
+        key: Value of the key; None for nil, and without ``--by``.
+        count: Number of hits.
+        total: Exact sum of the values (nanoseconds for a latency).
+        distribution: The values, if the command keeps them.
+        is_other: True for the row of all keys beyond ``--max-keys``.
+        truncated: True if the key is a string that was cut to the string size.
+        raw: Bytes of the key, which identify the row in the next snapshot.
+        key_role: Role of the operand that is the key.
     """
 
     series: str
@@ -44,42 +48,42 @@ class Group:
 
     @property
     def key_name(self) -> str | None:
-        """Return the name of a key that is a number for something: an outcome."""
+        """The name of a key that is the number of an outcome, else None."""
         if self.key_role is OperandRole.OUTCOME and type(self.key) is int:
             return OUTCOMES.get(self.key)
         return None
 
     @property
     def histogram(self) -> Distribution:
-        """The values; without any where only hits are counted (``count``)."""
+        """The values; empty if only hits are counted (``count``)."""
         return Histogram({}) if self.distribution is None else self.distribution
 
     @property
     def min(self) -> Number:
-        """Lowest value of the lowest bucket; 0 when there is none."""
+        """Lowest value of the lowest bucket; 0 without values."""
         return self.histogram.min
 
     @property
     def max(self) -> Number:
-        """Highest value of the highest bucket; 0 when there is none."""
+        """Highest value of the highest bucket; 0 without values."""
         return self.histogram.max
 
     @property
     def mean(self) -> float:
-        """Mean of the values, to three digits; 0.0 when there is none."""
+        """Mean of the values, to three digits; 0.0 without values."""
         return self.histogram.mean
 
     def percentile(self, percentile: float) -> Number:
-        """Return the value at ``percentile``, 0 to 100; 0 when there is none."""
+        """Return the value at ``percentile``, 0 to 100; 0 without values."""
         return self.histogram.percentile(percentile)
 
     @property
     def identity(self) -> tuple[str, bytes, bool]:
-        """The identity of a row across snapshots: its key as the kernel has it."""
+        """The identity of a row across snapshots: its series and the key's bytes."""
         return (self.series, self.raw, self.is_other)
 
     def plus(self, other: Group) -> Group:
-        """Both together; ``other`` is of the same key."""
+        """Return the sum of two groups of the same key."""
         mine, others = self.distribution, other.distribution
         return replace(
             self,
@@ -114,33 +118,38 @@ LOSSES = (
     "hung_up",
     "deleted",
 )
-"""Counters of what should be in a result and is not."""
+"""Counters of events that are missing from a result."""
 
 SAMPLE_LOSSES = ("lost_samples", "incomplete_spans", "cut_samples")
-"""Counters of what is missing where slow spans are looked into, not among them."""
+"""Counters of losses in the analysis of slow spans; LOSSES does not contain them."""
 
 GAUGES = ("open_begins", "running", "not_followed", "without_agent", "targeted")
-"""Counters that say how it is now, and are not subtracted."""
+"""Counters of a current state, which are not subtracted."""
 
 UNWRITTEN = ("targeted",)
-"""Counters that only JSON has: for people a note says it."""
+"""Counters that only JSON contains; other reports have a note instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A snapshot of one command's answer.
+    """A snapshot of one command's result.
 
-    command: latency, count, values
-    by: name of the ``--by`` operand, or None
-    unit: ns for latencies and durations, none for counts, the operand's type for
-        other values
-    operand: whose values these are, or None
-    started_ns, ended_ns: wall clock, integer nanoseconds since the epoch
-    counters: everything seen but not in the groups, by name, in the order a
-        report shows them; names are documented in docs/formats
-    slow: where slow spans spent their time, with ``--slower-than``
-    cost: of tracing, once it has ended; None where that is not known
-    filter: text of ``--filter``, or None
+    Attributes:
+        command: Name of the command: latency, count, values.
+        pids: PIDs of the targets.
+        series: Names of the series.
+        started_ns: Wall clock, integer nanoseconds since the epoch.
+        ended_ns: Wall clock, integer nanoseconds since the epoch.
+        groups: The rows.
+        counters: Counts of everything outside the groups by name, in the order of a
+            report. docs/formats documents the names.
+        by: Name of the ``--by`` operand, or None.
+        unit: ``ns`` for latencies and durations, empty for counts, the operand's type
+            for other values.
+        operand: Name of the operand that has the values, or None.
+        slow: Times of slow spans, with ``--slower-than``.
+        cost: Cost of tracing, once it has ended; None if unknown.
+        filter: Text of ``--filter``, or None.
     """
 
     command: str
@@ -163,13 +172,13 @@ class Result:
 
     @property
     def histogram(self) -> Distribution:
-        """The values of all groups together."""
+        """The sum of the distributions of all groups."""
         found = [group.histogram for group in self.groups if group.distribution]
         return reduce(Distribution.merge, found) if found else Histogram({})
 
     @property
     def losses(self) -> dict[str, int]:
-        """Losses by name: what is missing from the result; empty if nothing is."""
+        """Numbers of missing events by name of the counter, without zeros."""
         found = {name: self.counters.get(name, 0) for name in LOSSES}
         return {name: number for name, number in found.items() if number}
 
@@ -179,7 +188,7 @@ class Result:
         return lost(self.counters)
 
     def minus(self, older: Result) -> Result:
-        """Return what came since ``older``; keys that were not seen are dropped."""
+        """Return the result since ``older``, without the keys that had no hits."""
         before = {group.identity: group for group in older.groups}
         fresh = []
         for group in self.groups:
@@ -197,5 +206,5 @@ class Result:
 
 
 def lost(counters: Mapping[str, int]) -> int:
-    """Return how much is missing from the result that should be in it."""
+    """Return the number of events that are missing from a result."""
     return sum(counters.get(name, 0) for name in LOSSES)

@@ -1,4 +1,4 @@
-"""Run time of threads, divided among the ticks at which they were seen running."""
+"""Run time of threads, divided among the ticks that found them running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rbtrace_py.model.stacks import Frame, FrameKind, Stack
 ThreadId = tuple[int, int]
 """PID and kernel thread id."""
 RanNs = Callable[[ThreadId], "int | None"]
-"""Returns the run time of a thread since its birth in ns, or None if it has ended."""
+"""Returns a thread's run time since its creation in ns, or None if it has ended."""
 Tick = TypeVar("Tick")
 _NAME = "(running, not sampled)"
 NOT_SAMPLED = Stack((Frame(FrameKind.MARKER, _NAME, _NAME, "", None),))
@@ -21,11 +21,12 @@ NOT_SAMPLED = Stack((Frame(FrameKind.MARKER, _NAME, _NAME, "", None),))
 
 @dataclass(slots=True)
 class _RunTime(Generic[Tick]):
-    """Run time of one thread in ns, since it began.
+    """Run time of one thread in ns, since its creation.
 
-    given: the part that its ticks were given, or that lies before the sampling
-    known: as it was read last
-    last: a tick of its last batch that had any
+    Attributes:
+        given: The part that is assigned to ticks or precedes the sampling.
+        known: The run time at the last reading.
+        last: A tick of its last batch with ticks.
     """
 
     given: int = 0
@@ -57,8 +58,11 @@ class RunTimes(Generic[Tick]):
     ) -> Iterator[tuple[Tick, int]]:
         """Yield each tick of a batch with its part of the run time in ns.
 
-        batch: ticks of each thread, each with its nominal ns. Nominal weights are used
-            in the last batch of a thread that has ended: its run time is unknown.
+        Args:
+            batch: Ticks of each thread, each with its nominal ns. Nominal weights are
+                used in the last batch of a thread that has ended, because its run time
+                is unknown.
+            ran_ns: Returns a thread's run time.
         """
         for thread, ticks in batch.items():
             nominal = sum(weight for _, weight in ticks)
@@ -73,9 +77,9 @@ class RunTimes(Generic[Tick]):
             own.given = own.known
 
     def _new(self, ran_ns: int | None, nominal: int) -> _RunTime[Tick]:
-        """Return a thread that was born since the sampling began.
+        """Return the run time of a thread that started since the sampling began.
 
-        A thread with a longer run time is older. Its ticks keep their nominal ns.
+        A thread with more run time started earlier. Its ticks keep their nominal ns.
         """
         if ran_ns is None or ran_ns <= self._clock() - self._began:
             return _RunTime()
@@ -83,13 +87,15 @@ class RunTimes(Generic[Tick]):
 
     @property
     def last_ticks(self) -> list[Tick]:
-        """The ticks that may be given more time later."""
+        """The ticks that may be assigned more time later."""
         return [own.last for own in self._threads.values() if own.last is not None]
 
     def rest(self, ran_ns: RanNs, is_over: bool) -> Iterator[tuple[Tick, int]]:
-        """Yield the last tick of each thread with the run time since.
+        """Yield each ended thread's last tick with the run time since.
 
-        is_over: include all threads, not only those that have ended
+        Args:
+            ran_ns: Returns a thread's run time.
+            is_over: Include threads that have not ended.
         """
         for thread, own in list(self._threads.items()):
             now = ran_ns(thread)
@@ -105,7 +111,7 @@ class RunTimes(Generic[Tick]):
     def not_sampled(
         self, threads: Collection[ThreadId], ran_ns: RanNs
     ) -> Iterator[tuple[ThreadId, int]]:
-        """Yield those threads that ran but never had a tick, with their run time."""
+        """Yield the threads that ran but never had a tick, with their run time."""
         for thread in threads:
             own = self._threads.get(thread) or _RunTime()
             ran = (ran_ns(thread) or 0) - own.given

@@ -1,4 +1,4 @@
-"""Statistics of a sampler: how much it read, and how well."""
+"""Statistics of a sampler: its samples and losses."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _LAST_SECOND = 253_402_300_799
 class Incomplete:
     """The place in a recording after which data is missing.
 
-    reason: ``cut off`` if the file only lacks its end, else ``damaged``
-    at_ns: CLOCK_REALTIME of the last data before that place, or 0
-    detail: the error, and the file if the recording is a folder; may be empty
+    Attributes:
+        reason: ``cut off`` if the file only lacks its end, else ``damaged``.
+        at_ns: CLOCK_REALTIME of the last data before that place, or 0.
+        detail: The error, and the file if the recording is a folder; may be empty.
     """
 
     reason: str
@@ -31,40 +32,46 @@ class Incomplete:
 
 
 def utc(time_ns: int) -> str:
-    """Return a time of CLOCK_REALTIME in seconds, at most of the year 9999."""
+    """Format a CLOCK_REALTIME to the second; times after 9999 are clamped."""
     seconds = min(max(time_ns // 10**9, 0), _LAST_SECOND)
     return f"{time.strftime('%F %T', time.gmtime(seconds))} UTC"
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Counts of a sampling, and of its losses. Every report of samples shows them.
+    """Counts of the samples and losses of a sampling. Each report of samples has them.
 
-    unit: unit of weights: ``samples``, ``calls``, ``events``, ``ns``, or, if an
-        argument of the events gives the weight, ``ns``, ``bytes``, or ``weight``
-    counted: ``samples`` or ``calls``
-    engine: ``bpf`` or ``memory``; empty if unknown
-    rate: requested sampling passes per second; 0 without passes
-    started_ns, ended_ns: CLOCK_REALTIME; 0 if unknown
-    rounds: number of sampling passes
-    late: passes that began more than half a period late
-    samples: number of samples, including those with flags
-    trimmed, truncated, unresolved: samples with this flag; a sample may have several
-    ended: of the unresolved samples, those whose process had ended
-    unclean: samples with any of these flags
-    failed: stacks that could not be read, which are not in ``samples``, or lost events
-        of a recording of calls. With engine ``bpf``, the six fields below give reasons
-    no_room, buffer_full: the kernel's map or ring buffer was full
-    unreadable: the memory of the stack was not there
-    unknown_thread: the thread was not known yet
-    in_use: too many events at once on one CPU
-    no_weight: the event had no weight
-    idle: weight of idle samples that a report leaves out
-    other: weight of ``(other)``: there was no room for more stacks
-    has_gaps: True if events were missed without being counted; a note names them
-    gap_ns: time between the sections of an appended recording
-    incomplete: set if data at the end of the recording is missing
-    deleted: calls that a recorder deleted from its folder because the disk was full
+    Attributes:
+        unit: Unit of weights: ``samples``, ``calls``, ``events``, ``ns``, or, if an
+            argument of the events is the weight, ``ns``, ``bytes``, or ``weight``.
+        rate: Requested sampling passes per second; 0 without passes.
+        started_ns: CLOCK_REALTIME; 0 if unknown.
+        ended_ns: CLOCK_REALTIME; 0 if unknown.
+        rounds: Number of sampling passes.
+        late: Passes that began more than half a period late.
+        samples: Number of samples, including those with flags.
+        trimmed: Samples with this flag; a sample may have several flags.
+        truncated: Samples with this flag.
+        unresolved: Samples with this flag.
+        ended: Unresolved samples whose process had ended.
+        unclean: Samples with any of these flags.
+        failed: Failed samples, which are not in ``samples``, or lost events of a
+            recording of calls. With engine ``bpf``, the six fields below give reasons.
+        no_room: The kernel's map was full.
+        buffer_full: The kernel's ring buffer was full.
+        unreadable: The memory of the stack was not mapped.
+        unknown_thread: The thread was not known yet.
+        in_use: There were too many events at once on one CPU.
+        no_weight: The event had no weight.
+        other: Weight of ``(other)``: there was no room for more stacks.
+        idle: Weight of idle samples that a report omits.
+        counted: ``samples`` or ``calls``.
+        engine: ``bpf`` or ``memory``; empty if unknown.
+        has_gaps: True if events were missed without being counted; a note names them.
+        gap_ns: Time between the sections of an appended recording.
+        incomplete: Set if data at the end of the recording is missing.
+        deleted: Calls that a recorder deleted from its folder because the disk was
+            full.
     """
 
     unit: str = "samples"
@@ -106,9 +113,9 @@ class Statistics:
 
     @property
     def achieved_rate(self) -> float:
-        """Rounds per second, at most those that were wanted; 0: unknown.
+        """Sampling passes per second, at most the requested rate; 0 if unknown.
 
-        The duration of a part of a session is not exact.
+        The cap is needed because the duration of a part of a session is inexact.
         """
         if not self.duration_ns:
             return 0.0
@@ -117,17 +124,17 @@ class Statistics:
 
     @property
     def loss(self) -> float:
-        """The part of all stacks looked at that could not be read, 0 to 1."""
+        """The fraction of samples that failed, from 0 to 1."""
         tried = self.samples + self.failed
         return self.failed / tried if tried else 0.0
 
     @property
     def is_useless(self) -> bool:
-        """Return whether more is missing than a recording has, or an unknown amount."""
+        """True if more is missing than the recording has, or an unknown amount."""
         return self.incomplete is not None or self.deleted > self.samples
 
     def gaps(self) -> Iterator[str]:
-        """Yield sentences on what a recording lacks."""
+        """Yield sentences that describe the gaps of a recording."""
         if self.deleted:
             calls = "1 call" if self.deleted == 1 else f"{self.deleted:,} calls"
             yield (
@@ -138,12 +145,12 @@ class Statistics:
             yield str(self.incomplete)
 
     def repeat(self, times: int, flags: SampleFlags) -> None:
-        """Count a sample again, that stands for several."""
+        """Count a sample ``times`` more times."""
         self.samples += times
         self.flag(flags, times)
 
     def flag(self, flags: SampleFlags, times: int = 1) -> None:
-        """Count the flags of a sample that was counted, or of several."""
+        """Count the flags of one or several samples that are already counted."""
         if flags & SampleFlags.RUN_TIME:
             self.samples -= times
             return
@@ -154,7 +161,7 @@ class Statistics:
         self.ended += times * bool(flags & SampleFlags.ENDED)
 
     def take_losses(self, found: Statistics) -> None:
-        """Take the counters that samples do not tell, and until when they hold."""
+        """Copy the counters in ``LOSSES`` from ``found``, and advance ``ended_ns``."""
         self.ended_ns = max(self.ended_ns, found.ended_ns)
         for name in LOSSES:
             setattr(self, name, getattr(found, name))
@@ -163,7 +170,7 @@ class Statistics:
         return replace(self)
 
     def minus(self, older: Statistics) -> Statistics:
-        """Return what came since ``older``, a copy made before."""
+        """Return the statistics since ``older``, an earlier copy."""
         found = replace(self, started_ns=older.ended_ns or older.started_ns)
         found.gap_ns -= older.gap_ns
         for name in COUNTERS:
@@ -204,6 +211,6 @@ REASONS = (
     "in_use",
     "no_weight",
 )
-"""Counters of why samples failed, where that is known."""
+"""Counters of failed samples by reason, if known."""
 LOSSES = ("rounds", "late", "failed", "deleted", *REASONS)
-"""Counters that the samples themselves do not tell."""
+"""Counters that cannot be derived from the samples."""

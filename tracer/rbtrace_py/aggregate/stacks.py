@@ -1,8 +1,8 @@
-"""Stack counts: how much weight each stack of each thread and state has.
+"""Stack counts: the weight of each stack of each thread and state.
 
-Adding is on the sampler's path, so it compares by identity alone. What was added is
-merged by value now and then, and what does not fit then is one stack, ``(other)``:
-memory is bounded however long it goes on.
+Adding is on the sampler's hot path, so it compares by identity only. The added stacks
+are periodically merged by value. Memory is bounded: stacks that do not fit are counted
+as one stack, ``(other)``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rbtrace_py.model.stacks import (
 )
 
 OTHER = Frame(FrameKind.MARKER, "(other)", "(other)", "", None)
-"""The only frame of the stack of all that there was no room for."""
+"""The only frame of the stack that replaces all stacks without room."""
 
 MAX_ROWS = 1 << 18
 MAX_THREADS = 1 << 13
@@ -43,11 +43,12 @@ class Row(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A method, or a line of one, and the weight that is its.
+    """A method, or a line of a method, and its weight.
 
-    frame: as it was first seen (of a method, its line is any of its lines)
-    own: weight of the stacks it was the innermost frame of
-    total: weight of the stacks it was in, however often
+    Attributes:
+        frame: The first frame seen of it; the line of a method is any of its lines.
+        own: Weight of the stacks whose innermost frame it is.
+        total: Weight of the stacks that contain it; recursion counts once.
     """
 
     frame: Frame
@@ -56,9 +57,14 @@ class Share(NamedTuple):
 
 
 class StackCounts:
-    """Weights by thread, state and stack.
+    """Weights by thread, state, and stack.
 
-    by_thread: keep threads apart; else only their processes
+    Args:
+        statistics: Statistics of the sampling.
+        by_thread: Distinguish threads; if False, only processes.
+        max_rows: Number of rows beyond which new rows omit the thread.
+        max_threads: Maximum number of threads.
+        max_nodes: Maximum number of nodes of the stack tree.
     """
 
     def __init__(
@@ -89,7 +95,7 @@ class StackCounts:
         recent[key] = recent.get(key, 0) + weight
         statistics = self.statistics
         statistics.samples += 1
-        # The truth of an IntFlag is asked in Python, its identity is not.
+        # The truth value of an IntFlag runs Python code; an identity check does not.
         if flags is not _CLEAN:
             statistics.flag(flags)
         if len(recent) > _RECENT:
@@ -101,7 +107,7 @@ class StackCounts:
         return self
 
     def _merge(self) -> None:
-        """Bring what was added by identity to where it is known by value."""
+        """Merge the stacks that were added by identity into the rows, by value."""
         for state, recent in enumerate(self._recent):
             for (thread, stack), weight in recent.items():
                 self._put(thread, state, stack.frames, weight)
@@ -118,10 +124,10 @@ class StackCounts:
     def _key(
         self, thread: RubyThread, state: int, node: int | None
     ) -> tuple[RubyThread, int, int]:
-        """The row that a stack belongs to.
+        """Return the row of a stack.
 
-        When there are many rows new ones forget the thread, and when there are twice
-        as many also the stack.
+        Beyond ``max_rows`` rows, new rows omit the thread; beyond twice as many, also
+        the stack.
         """
         if node is not None:
             key = (thread, state, node)
@@ -133,7 +139,7 @@ class StackCounts:
         return (self._other_thread(thread.pid), state, self._other)
 
     def _thread(self, thread: RubyThread) -> RubyThread:
-        """The one object that stands for all equal threads."""
+        """Return the one object that represents all equal threads."""
         if not self.by_thread:
             return self._known((thread.pid,), RubyThread(thread.pid, None, 0, ""))
         key = (thread.pid, thread.tid, thread.address, thread.name, thread.ractor)
@@ -151,12 +157,12 @@ class StackCounts:
 
     @property
     def weight(self) -> int:
-        """The weight of all stacks, ``(other)`` too."""
+        """The weight of all stacks, including ``(other)``."""
         self._merge()
         return sum(self._rows.values())
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         self._merge()
         return len(self._rows)
 
@@ -167,9 +173,9 @@ class StackCounts:
         return {thread.pid for thread, _, _ in self._rows}
 
     def rows(self) -> Iterator[Row]:
-        """Every row with a weight, in the order in which stacks were first seen.
+        """Yield the rows with a weight, in the order in which stacks were first seen.
 
-        Equal stacks come one after the other, with one object for their frames.
+        Rows with equal stacks are consecutive and share one tuple of frames.
         """
         self._merge()
         frames: tuple[Frame, ...] = ()
@@ -182,9 +188,9 @@ class StackCounts:
                 yield Row(thread, ThreadState(state), frames, weight)
 
     def where(self, wanted: Callable[[RubyThread, ThreadState], bool]) -> StackCounts:
-        """Only the rows of the threads and states that ``wanted`` takes.
+        """Return the rows whose thread and state ``wanted`` accepts.
 
-        The statistics remain those of the whole.
+        The statistics still describe all rows.
         """
         self._merge()
         found = self._like()
@@ -198,7 +204,7 @@ class StackCounts:
     def without(
         self, unwanted: Callable[[ThreadState, tuple[Frame, ...]], bool]
     ) -> StackCounts:
-        """Only the rows whose state and stack ``unwanted`` does not take."""
+        """Return the rows except those whose state and stack ``unwanted`` accepts."""
         self._merge()
         found = self._like()
         known: dict[tuple[int, int], bool] = {}
@@ -211,14 +217,14 @@ class StackCounts:
         return found
 
     def snapshot(self) -> StackCounts:
-        """These counts as they are now; a tree that only grows is shared."""
+        """Return a copy of the current counts; it shares the tree, which only grows."""
         self._merge()
         found = self._like()
         found._rows = dict(self._rows)
         return found
 
     def minus(self, older: StackCounts) -> StackCounts:
-        """Return what came since ``older``, a snapshot of these counts."""
+        """Return the counts since ``older``, a snapshot of these counts."""
         self._merge()
         found = self._like()
         before = older._rows
@@ -247,15 +253,15 @@ class StackCounts:
         return found
 
     def by_method(self, waits: Container[Frame] = ()) -> list[Share]:
-        """Return self and total of each method, the largest self first.
+        """Return self and total of each method, largest self first.
 
-        A C function is one method for all callers. Self time of ``waits`` goes to the
-        frame below.
+        A C function is one method for all its callers. The self weight of frames in
+        ``waits`` goes to their caller.
         """
         return self._shares(method_key, waits)
 
     def by_line(self, waits: Container[Frame] = ()) -> list[Share]:
-        """Return self and total of each line of each method, the largest self first."""
+        """Return self and total of each line of each method, largest self first."""
         return self._shares(lambda frame: frame, waits)
 
     def _shares(
@@ -292,7 +298,10 @@ class StackCounts:
 
 
 def method_key(frame: Frame) -> object:
-    """Return what tells methods apart: a C function is one, whoever calls it."""
+    """Return the identity of a frame's method; of C functions, the name alone.
+
+    A C function's frame has the path of its caller.
+    """
     if frame.kind is FrameKind.C:
         return (frame.kind, frame.name)
     return (frame.kind, frame.name, frame.path)

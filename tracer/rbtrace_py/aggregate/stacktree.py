@@ -1,8 +1,7 @@
-"""Stacks as a tree: each way from the root to a frame is stored once, as a number.
+"""Stacks as a tree: each path from the root to a frame is stored once, as a number.
 
-A program has far fewer distinct stacks than samples, and those share most of their
-frames. What is kept of a stack here is one node for each frame that no earlier stack
-went through.
+A program has far fewer distinct stacks than samples, and distinct stacks share most of
+their frames. A stack adds one node for each frame where its path is new.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ ROOT = 0
 """The node of the stack without frames."""
 
 MAX_NODES = 1 << 20
-"""12 bytes each, and 100 more of those that are not the first above their parent."""
+"""Default limit. A node takes 12 bytes, and 100 more unless it is a first child."""
 
 _MAX_IDENTITIES = 1 << 14
 
@@ -24,31 +23,32 @@ _MAX_IDENTITIES = 1 << 14
 class StackTree:
     """Numbers stacks and frames in the order in which they are first seen.
 
-    frames: by number, each distinct one once
-    parents, leaves: of each node but the root's, from node 1 on: the node it hangs
-        from, and the number of its frame
+    Attributes:
+        frames: The distinct frames by number.
+        parents: Parent node of each node from node 1; the root has none.
+        leaves: Frame number of each node from node 1.
     """
 
     def __init__(self, max_nodes: int = MAX_NODES) -> None:
         self.frames: list[Frame] = []
         self.parents = array("I")
         self.leaves = array("I")
-        # Of each node, the root's too: the first node above it, 0 if there is none.
-        # Most stacks are new from some frame on, and there nothing branches off.
+        # The first child of each node, including the root; 0 without children. Most
+        # new nodes are on a path without branches.
         self._firsts = array("I", [0])
         self._max_nodes = max_nodes
         self._children: dict[int, int] = {}
         self._numbers: dict[Frame, int] = {}
-        # Frames are mostly the same objects; their texts take long to hash. The
-        # object is kept beside its number, so that its id stays its own.
+        # Equal frames are mostly the same object, and their strings take long to hash.
+        # A reference to the frame keeps its id from being reused.
         self._identities: dict[int, tuple[int, Frame]] = {}
 
     def __len__(self) -> int:
-        """The number of nodes besides the root."""
+        """Return the number of nodes without the root."""
         return len(self.parents)
 
     def node(self, frames: Sequence[Frame]) -> int | None:
-        """The number of a stack, root first; None if there is no room for it."""
+        """Return the node of a stack, root first; None if the tree is full."""
         at = ROOT
         identities = self._identities
         firsts, leaves = self._firsts, self.leaves
@@ -67,7 +67,7 @@ class StackTree:
         return at
 
     def _other_child(self, at: int, number: int) -> int | None:
-        """The node of a frame that is not the first above ``at``; None: no room."""
+        """Find a child after the first, or add a child; None if the tree is full."""
         key = at << 32 | number
         child = self._children.get(key)
         if child is not None or len(self.parents) >= self._max_nodes:
@@ -83,7 +83,7 @@ class StackTree:
         return child
 
     def _number(self, frame: Frame) -> int | None:
-        """The number of a frame; None of a new one where no node has room for it."""
+        """Return the number of a frame; None for a new frame if the tree is full."""
         number = self._numbers.get(frame)
         if number is None:
             if len(self.parents) >= self._max_nodes:
@@ -96,7 +96,7 @@ class StackTree:
         return number
 
     def path(self, node: int) -> list[int]:
-        """Numbers of the frames of a stack, the innermost first."""
+        """Return the frame numbers of a stack, innermost first."""
         found = []
         while node != ROOT:
             found.append(self.leaves[node - 1])
@@ -104,6 +104,6 @@ class StackTree:
         return found
 
     def stack(self, node: int) -> Stack:
-        """The stack of a number that ``node`` gave."""
+        """Return the stack of a node."""
         frames = self.frames
         return Stack(tuple(frames[number] for number in reversed(self.path(node))))

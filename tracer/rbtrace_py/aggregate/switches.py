@@ -1,9 +1,8 @@
-"""Threads on CPUs and off them: what the scheduler did, and what follows from it.
+"""Threads on and off CPUs, from context switches.
 
-A thread is on a CPU, or ready to run and waits for one, or asleep. Switches tell when
-that changes; ``ThreadStates`` makes spans of them, ``CpuTimes`` sums by thread, and
-``CpuOfCalls`` how much of each call its thread was on a CPU. Times are CLOCK_REALTIME
-in nanoseconds.
+A thread is on a CPU, runnable (waiting for a CPU), or sleeping. Switches change this
+state. ``ThreadStates`` turns them into spans, ``CpuTimes`` into sums by thread, and
+``CpuOfCalls`` into the CPU time of each call. Times are CLOCK_REALTIME in nanoseconds.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from rbtrace_py.aggregate.calls import CallEventKind, CallStack, ReportedCall, T
 from rbtrace_py.model.switches import ENDED, READY, Switch, SwitchKind
 
 _MOST_SPANS = 1 << 20
-"""Spans of a thread that are kept to look calls up in."""
+"""Maximum number of spans of a thread that are kept to look up calls."""
 _MOST_ENDED = 1024
-"""Threads that are kept when they have ended: their last calls may come later."""
+"""Maximum number of ended threads to keep: their last calls may arrive later."""
 
 
 class State(Enum):
@@ -40,12 +39,12 @@ _STATES = {
     "T": State.STOPPED,
     "t": State.STOPPED,
 }
-"""By the kernel's letters; anything else sleeps."""
+"""States by the kernel's letters; any other letter is SLEEPING."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A thread was so from ``start`` to ``end``; cpu: where, if it ran and if known."""
+    """A thread's state from ``start`` to ``end``; ``cpu`` is the CPU number or None."""
 
     thread: Thread
     state: State
@@ -56,7 +55,7 @@ class Span:
 
 @dataclass(slots=True)
 class Now:
-    """is_guess: as it was found; the next switch says what it did in truth."""
+    """Current state; if ``is_guess``, the next switch reveals the actual state."""
 
     state: State
     since: int
@@ -65,13 +64,13 @@ class Now:
 
 
 class ThreadStates:
-    """Makes spans of switches; a span is told when it is over."""
+    """Turns switches into spans; a span is reported when it ends."""
 
     def __init__(self) -> None:
         self.now: dict[Thread, Now] = {}
 
     def feed(self, switch: Switch) -> Iterator[Span]:
-        """The spans that a switch ends, most often one."""
+        """Yield the spans that a switch ends, usually one."""
         if switch.what is SwitchKind.LOST:
             yield from self.end(switch.time)
             return
@@ -83,7 +82,7 @@ class ThreadStates:
         if switch.what is SwitchKind.FOUND:
             if now is None:
                 state = _STATES.get(switch.state, State.SLEEPING)
-                # A runnable thread that never switches is on a CPU all the time.
+                # A runnable thread that never switches is on a CPU throughout.
                 is_ready = state is State.RUNNABLE
                 known = State.RUNNING if is_ready else state
                 self.now[thread] = Now(known, switch.time, None, True)
@@ -95,7 +94,7 @@ class ThreadStates:
             yield from self._off(thread, now, switch)
 
     def end(self, time: int, pid: int | None = None) -> Iterator[Span]:
-        """No more is known, of a process or of all."""
+        """End the current spans of a process, or of all processes."""
         for thread, now in list(self.now.items()):
             if pid in (None, thread[0]):
                 del self.now[thread]
@@ -105,7 +104,7 @@ class ThreadStates:
         if now is not None:
             is_awake = now.state in (State.RUNNING, State.RUNNABLE)
             if is_awake and not now.is_guess:
-                return  # before it had slept at all
+                return  # woken before it slept
             state = State.SLEEPING if is_awake else now.state
             yield from _span(thread, now, state, switch.time)
         self.now[thread] = Now(State.RUNNABLE, switch.time)
@@ -136,14 +135,14 @@ def _span(thread: Thread, now: Now, state: State, time: int) -> Iterator[Span]:
 
 @dataclass(slots=True)
 class ThreadTimes:
-    """Nanoseconds of a thread by state, and how often it got a CPU."""
+    """Nanoseconds of a thread by state, and its number of on-CPU intervals."""
 
     ns: dict[State, int] = field(default_factory=lambda: dict.fromkeys(State, 0))
     intervals: int = 0
 
 
 class CpuTimes:
-    """Sums by thread; lost: switches that are missing."""
+    """Times by thread; ``lost`` is the number of missing switches."""
 
     def __init__(self) -> None:
         self.threads: dict[Thread, ThreadTimes] = {}
@@ -159,11 +158,11 @@ class CpuTimes:
         self._add(self._states.feed(switch))
 
     def end(self, time: int) -> None:
-        """End all that goes on."""
+        """End all current spans."""
         self._add(self._states.end(time))
 
     def by_running_time(self) -> list[tuple[Thread, ThreadTimes]]:
-        """Return the threads and their times, longest running time first."""
+        """Return the threads and their times, longest time on CPUs first."""
         found = self.threads.items()
         return sorted(found, key=lambda each: (-each[1].ns[State.RUNNING], each[0]))
 
@@ -173,7 +172,7 @@ class CpuTimes:
 
 
 class _OnCpu:
-    """The times at which a thread was on a CPU, as far as they are kept."""
+    """The newest on-CPU intervals of a thread, since ``since``."""
 
     def __init__(self, since: int) -> None:
         self.since = since
@@ -192,7 +191,7 @@ class _OnCpu:
         self.total += span.end - span.start
 
     def until(self, time: int) -> int:
-        """Nanoseconds on CPUs before ``time``, of the spans that were added."""
+        """Return the ns on CPUs before ``time``, from the spans that were added."""
         at = bisect_right(self._starts, time) - 1
         if at < 0:
             return 0
@@ -200,9 +199,9 @@ class _OnCpu:
 
 
 class CpuOfCalls:
-    """The part of each call that its thread was on a CPU.
+    """Computes the CPU time of each call.
 
-    Feed it with switches, and with calls when the switches until then are in.
+    Before a call is added, all switches up to its time must have been fed.
     """
 
     def __init__(self) -> None:
@@ -215,12 +214,12 @@ class CpuOfCalls:
     def feed(self, switch: Switch) -> None:
         thread = (switch.pid, switch.tid)
         if switch.what is SwitchKind.LOST:
-            # For calls that are open now it can never be known.
+            # The CPU time of the open calls can never be known.
             self._epoch += 1
             self._threads.clear()
             self._ended.clear()
         elif switch.tid:
-            # It may be another one of that number.
+            # The thread id may have been reused.
             self._ended.pop(thread, None)
             if thread not in self._threads:
                 self._threads[thread] = _OnCpu(switch.time)
@@ -231,7 +230,7 @@ class CpuOfCalls:
         self._forget(switch)
 
     def _forget(self, switch: Switch) -> None:
-        """Forget threads that have ended, but for the last ones."""
+        """Forget threads that have ended, except for the last ones."""
         if switch.what is SwitchKind.LEFT:
             ended = [each for each in self._threads if each[0] == switch.pid]
         elif switch.what is SwitchKind.OFF and switch.state == ENDED:
@@ -244,7 +243,7 @@ class CpuOfCalls:
             del self._ended[oldest], self._threads[oldest]
 
     def add(self, reported: ReportedCall) -> None:
-        """Give a call that ends its ``cpu_ns``, where it is known."""
+        """Set ``cpu_ns`` of a call that ends, if known."""
         event = reported.event
         thread = reported.thread
         if event.what is CallEventKind.ENTERED:
@@ -256,7 +255,7 @@ class CpuOfCalls:
                 return
             epoch, before = calls.pop()
             if not calls:
-                # There may be ever new stacks, of fibers.
+                # Fibers can create any number of stacks.
                 del self._open[event.stack]
             after = self._until(thread, event.time)
             if before is not None and after is not None and epoch == self._epoch:

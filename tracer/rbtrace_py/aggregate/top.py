@@ -1,4 +1,4 @@
-"""Data of ``top``: shares of methods, recent and in total, and the threads."""
+"""Data of ``top``: recent and total shares of methods, and the threads."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from rbtrace_py.aggregate.stacks import OTHER, Share, method_key
 from rbtrace_py.model.stacks import Frame, RubyThread, ThreadState
 
 MAX_NAMES = 1 << 16
-"""Methods, or lines, that are told apart; the rest is ``(other)``."""
+"""Maximum number of methods or lines; the rest is counted as ``(other)``."""
 
 
 class Weights(NamedTuple):
-    """A method, or a line of one: its weights lately, and since the start.
+    """Recent and total weights of a method, or of a line of a method.
 
-    own: of the stacks it was the innermost frame of; total: of those it was in
+    Attributes:
+        frame: A frame of it.
+        recent_own: ``own`` of the recent slices.
+        recent_total: ``total`` of the recent slices.
+        own: Weight of the stacks whose innermost frame it is.
+        total: Weight of the stacks that contain it.
     """
 
     frame: Frame
@@ -32,8 +37,11 @@ class Weights(NamedTuple):
 class ThreadNow:
     """One thread at the moment of a picture.
 
-    cpu: the part of one CPU that it had since the last one; None: not known
-    frame: the innermost of its stack; None: it has none, or could not be read
+    Attributes:
+        thread: The thread.
+        state: Its state.
+        cpu: Fraction of one CPU that it used since the last picture; None if unknown.
+        frame: Innermost frame of its stack; None if the stack is empty or unreadable.
     """
 
     thread: RubyThread
@@ -44,14 +52,22 @@ class ThreadNow:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All there is to show at one moment.
+    """The data that ``top`` displays at one moment.
 
-    rubies: versions; command: of the first target, safe to show; folder: its working
-        directory, where it is known
-    statistics: since the start, or since it was cleared
-    recent_ns: how long ``recent`` is; recent, weight: of all samples in it, and of all
-    idle: weight of idle samples that are left out, since the start
-    methods, lines: in no order
+    Attributes:
+        pids: PIDs of the targets.
+        command: Command line of the first target; safe to print.
+        rubies: Ruby versions.
+        mode: Sampling mode.
+        statistics: Statistics since the start, or since they were cleared.
+        recent_ns: Duration of the recent slices.
+        recent: Weight of all samples in the recent slices.
+        weight: Weight of all samples.
+        idle: Weight of the omitted idle samples since the start.
+        methods: Weights of methods, unordered.
+        lines: Weights of lines, unordered.
+        threads: The threads.
+        folder: Working directory of the first target; empty if unknown.
     """
 
     pids: tuple[int, ...]
@@ -69,7 +85,7 @@ class Picture:
     folder: str = ""
 
     def everything(self, recent: bool) -> int:
-        """Return what 100 % is: one CPU all the time, or in mode wall all samples."""
+        """Return the weight of 100 %: one CPU in mode cpu, else all samples."""
         if self.mode == "cpu":
             return self.recent_ns if recent else self.statistics.duration_ns
         return self.recent if recent else self.weight
@@ -77,7 +93,7 @@ class Picture:
 
 @dataclass(slots=True)
 class Slice:
-    """The samples of one interval, counted; ``ns``: how long it was."""
+    """The counted samples of one interval of ``ns`` nanoseconds."""
 
     ns: int
     weight: int
@@ -87,7 +103,7 @@ class Slice:
 
 @dataclass(slots=True)
 class _Sums:
-    """Own and total by name."""
+    """Self and total weight by method or line."""
 
     frames: dict[object, Frame] = field(default_factory=dict)
     own: dict[object, int] = field(default_factory=dict)
@@ -107,7 +123,7 @@ class _Sums:
 
 
 class RecentWeights:
-    """Sums of slices: of all, and of the last ``kept`` ones."""
+    """Sums of all slices, and of the last ``kept`` slices."""
 
     def __init__(self, kept: int) -> None:
         self._recent: deque[Slice] = deque(maxlen=kept)

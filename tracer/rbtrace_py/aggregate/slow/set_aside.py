@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from rbtrace_py.model.stacks import RubyThread, Sample
 
 MAX_SAMPLES = 1 << 18
-"""53 MB."""
+"""Default limit; the samples take 53 MB."""
 
 ThreadKey = tuple[int, int]
 """PID and address of rb_thread_t."""
 
 
 class SetAside:
-    """The newest samples of all threads, each thread's in the order of time.
+    """The newest samples of all threads, per thread in the order of time.
 
-    most: samples kept; the oldest are forgotten
-    forgotten_ns: the end of the last one that was
+    Args:
+        most: Maximum number of samples; beyond it, the oldest are discarded.
+
+    Attributes:
+        forgotten_ns: Latest end of a discarded sample, CLOCK_REALTIME in ns.
     """
 
     def __init__(self, most: int = MAX_SAMPLES) -> None:
@@ -32,7 +35,7 @@ class SetAside:
 
     def add(self, sample: Sample) -> None:
         samples = self._by_thread.setdefault(_key(sample.thread), deque())
-        place = len(samples)  # a child's first samples come late
+        place = len(samples)  # a child's first samples arrive late
         while place and samples[place - 1].time_ns > sample.time_ns:
             place -= 1
         samples.insert(place, sample)

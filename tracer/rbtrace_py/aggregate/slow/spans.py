@@ -1,8 +1,8 @@
-"""Slow spans: where the time of each went, and the stacks of them all.
+"""Slow spans: how each spent its time, and the stacks of all.
 
-A sample is a time off the CPU, or a tick at which the thread had one. The rest of its
-time a thread is on the CPU. That part of a span is divided equally among the ticks of
-its fiber.
+A sample is a time off the CPU, or a tick at which the thread was on a CPU. All other
+time of a thread is on the CPU. This part of a span is divided equally among the ticks
+of the span's fiber.
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ from rbtrace_py.model.stacks import Sample, Stack, ThreadState
 from rbtrace_py.model.waits import ON_CPU
 
 SUSPENDED = "suspended"
-"""Its thread ran other fibers, or waited in them."""
+"""Part of a span during which its thread ran other fibers or waited in them."""
 NOT_SAMPLED = "not sampled"
 
 _MAX_COUNTED = 1024
 _MAX_FIBERS = 1 << 14
 
 Interval = tuple[int, int]
-"""Begin and end, in ns."""
+"""Start and end in ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedSpan:
-    """One span that has ended.
+    """A span that has ended.
 
-    event: its end
-    duration_ns: before that it began
-    thread, fiber: addresses of rb_thread_t and rb_fiber_t where it ended
+    Attributes:
+        series: Name of its series.
+        event: Event of its end.
+        duration_ns: Time from its start to its end.
+        thread: Address of the rb_thread_t in which it ended.
+        fiber: Address of the rb_fiber_t in which it ended.
     """
 
     series: str
@@ -58,7 +61,7 @@ class EndedSpan:
 
 
 class StackTime(NamedTuple):
-    """A time in which a span had a stack, or was suspended; wall clock."""
+    """An interval in which a span had a stack or was suspended; wall clock."""
 
     began_ns: int
     ended_ns: int
@@ -69,8 +72,10 @@ class StackTime(NamedTuple):
 class Exemplar(NamedTuple):
     """A slow span, and how it spent its time.
 
-    parts: ns in each way; they sum up to its duration
-    times: one after the other, where they are kept
+    Attributes:
+        span: The span.
+        parts: Nanoseconds per part; their sum is the span's duration.
+        times: The consecutive intervals, if they are kept.
     """
 
     span: EndedSpan
@@ -80,11 +85,14 @@ class Exemplar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlowPart:
-    """What a result has of slow spans.
+    """The slow spans of a result.
 
-    least_ns: spans are slow from there on
-    total_ns: the sum of their durations, and parts: how it was spent
-    exemplars: the slowest, the slowest first
+    Attributes:
+        least_ns: Minimum duration of a slow span.
+        count: Number of slow spans.
+        total_ns: Sum of their durations.
+        parts: Nanoseconds of that sum per part.
+        exemplars: The slowest spans, slowest first.
     """
 
     least_ns: int
@@ -95,13 +103,19 @@ class SlowPart:
 
 
 class SlowSpans:
-    """See the module.
+    """Computes how slow spans spent their time, from samples.
 
-    part_of: says of a sample how the thread spent it
-    most_exemplars: how many of the slowest are kept
-    keeps_times: are their ``times``, too?
-    counts: the stacks of slow spans, by ns; time in several of them counts once
-    incomplete: spans whose first samples had been forgotten
+    Args:
+        least_ns: Minimum duration of a slow span.
+        counts: Gets the stacks of slow spans, weighted in ns. Time that several spans
+            of a fiber share counts once.
+        part_of: Returns the part (the way a thread spent its time) of a sample.
+        most_exemplars: Number of slowest spans to keep.
+        keeps_times: Keep the ``times`` of the exemplars, too.
+        most_samples: Maximum number of samples to hold.
+
+    Attributes:
+        incomplete: Number of spans whose first samples were already discarded.
     """
 
     def __init__(
@@ -131,7 +145,7 @@ class SlowSpans:
         self._samples.add(sample)
 
     def end(self, span: EndedSpan) -> None:
-        """Take a slow span in, once all its samples are there."""
+        """Add a slow span; all its samples must have been added before."""
         key = span.event.pid, span.thread
         whole = span.began_ns, span.ended_ns
         samples = self._samples.between(key, *whole)
@@ -159,7 +173,7 @@ class SlowSpans:
     def _ticks(
         self, samples: list[Sample], span: EndedSpan, times: list[Interval]
     ) -> list[Sample]:
-        """Return the samples at which a span was on the CPU in these times."""
+        """Return the ticks of a span's fiber in these intervals."""
         return [
             sample
             for sample in samples
@@ -175,16 +189,18 @@ class SlowSpans:
         self.incomplete += span.began_ns < self._samples.forgotten_ns
         self._parts.update(exemplar.parts)
         if self._most_exemplars:
-            # Of equal ones the first is kept, and exemplars are never compared.
+            # The number keeps the first of equal spans, and avoids a comparison of
+            # exemplars.
             one = (span.duration_ns, -next(self._numbers), exemplar)
             heapq.heappush(self._slowest, one)
             if len(self._slowest) > self._most_exemplars:
                 heapq.heappop(self._slowest)
 
     def _fresh(self, key: tuple[ThreadKey, int], span: Interval) -> list[Interval]:
-        """Return what of a span no other one of its fiber has counted.
+        """Return the intervals of a span that no span of its fiber has counted yet.
 
-        Spans come in the order of their ends, so one that holds others comes after.
+        Spans arrive in the order of their ends, so an outer span follows its inner
+        spans.
         """
         began, ended = span
         counted = self._counted.pop(key, [])
@@ -204,7 +220,7 @@ class SlowSpans:
         return fresh
 
     def part(self) -> SlowPart:
-        """Return what was seen so far."""
+        """Return the slow spans so far."""
         slowest = sorted(self._slowest, reverse=True)
         return SlowPart(
             self._least_ns,
@@ -218,22 +234,22 @@ class SlowSpans:
 def _intervals(
     samples: list[Sample], span: EndedSpan, part_of: Callable[[Sample], str]
 ) -> Iterator[tuple[Sample, str, Interval]]:
-    """Yield the times of a span in their order, how each was spent, and a sample of it.
+    """Yield a sample, its part, and its interval, for each time of a span in order.
 
-    A time on the CPU ends with the tick at which it was seen, or where the thread
-    leaves the CPU. Without a tick since it got the CPU, the sample's stack is the
-    marker. A time off the CPU may continue beyond the span: Linux 6.18 sometimes fails
-    to fire sched_switch.
+    A time on the CPU ends with its tick, or when the thread leaves the CPU. If the
+    thread had no tick since it got the CPU, the sample's stack is the marker. A time
+    off the CPU may continue beyond the span: Linux 6.18 sometimes fails to fire
+    sched_switch.
     """
     until, is_own = span.began_ns, False
     seen: Sample | None = None  # since the thread got the CPU
     for sample in samples:
         part = part_of(sample)
         is_tick = part == ON_CPU
-        # 0: no fiber had been made on its thread yet
+        # 0: its thread has not created a fiber yet
         is_of_fiber = sample.fiber in (span.fiber, 0)
         if is_tick and sample.time_ns > span.ended_ns:
-            # It ran this later. Without a wait or a tick in it, it had the CPU.
+            # The tick is after the span. A span without a wait or tick was on the CPU.
             is_own |= until == span.began_ns and is_of_fiber
             break
         is_own = is_of_fiber
