@@ -1,6 +1,6 @@
-"""Look into running Ruby processes: USDT probes, latencies, stacks.
+"""Profile and trace running Ruby processes: USDT probes, latencies, stacks.
 
-As a library it has what ``rbtrace_py.library`` lists, imported when it is first used:
+The library's names, listed in ``rbtrace_py.library``, are imported on first use:
 
     from rbtrace_py import attach
 
@@ -11,8 +11,8 @@ As a library it has what ``rbtrace_py.library`` lists, imported when it is first
 
 from __future__ import annotations
 
-# The command starts here too: it has no time for what it does not need, ``typing``
-# included, and no answer yet to a Ctrl-C.
+# The command also starts here. Avoid imports that it does not need, even ``typing``:
+# they take time, and Ctrl-C is not handled yet.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rbtrace_py.library import *  # noqa: F403

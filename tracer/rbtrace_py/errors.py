@@ -1,7 +1,7 @@
-"""Everything that can go wrong for a reason a user can act on.
+"""Errors that a user can act on.
 
-Each error has the exit code the command ends with and, where there is one, a
-hint that says what to do. They are caught once, in ``cli.main``.
+Each error has the exit code of the command and, if possible, a hint that tells the user
+what to do. ``cli.main`` catches them in one place.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import resource
 from typing import ClassVar
 
 TOO_MUCH_LOST = 5
-"""The exit code of a command whose answer lacks too much."""
+"""Exit code of a command that lost too much."""
 
 
 class RbtraceError(Exception):
-    """Base of all: ``str(error)`` says what is wrong, ``hint`` what to do."""
+    """Base class: ``str(error)`` describes the error, ``hint`` what to do about it."""
 
     exit_code: ClassVar[int] = 1
 
@@ -24,7 +24,10 @@ class RbtraceError(Exception):
 
 
 class TooManyFiles(RbtraceError):
-    """We may open no more files; what: that one, empty if it has no name."""
+    """The limit of open files is reached.
+
+    ``what`` names the file that could not be opened; empty if it has no name.
+    """
 
     def __init__(self, what: str) -> None:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -42,20 +45,20 @@ TASKS_HINT = (
 
 
 class TooManyTasks(RbtraceError):
-    """We may begin no further process or thread."""
+    """The limit of processes and threads is reached."""
 
     def __init__(self) -> None:
         super().__init__("no further process or thread may be started here", TASKS_HINT)
 
 
 class UsageError(RbtraceError):
-    """Words on the command line that make no sense together."""
+    """Invalid or conflicting arguments."""
 
     exit_code = 2
 
 
 class FilterError(UsageError):
-    """A filter that does not parse; ``position`` is where, from 0."""
+    """A malformed filter; ``position`` is the index of the fault, from 0."""
 
     def __init__(self, message: str, text: str, position: int) -> None:
         super().__init__(message)
@@ -64,9 +67,9 @@ class FilterError(UsageError):
 
 
 class NotPermitted(RbtraceError):
-    """The kernel said no; the hint says which knob it is.
+    """The kernel denied permission; the hint names the setting to change.
 
-    root_helps: root may do what this user may not
+    ``root_helps`` is True if root has the permission.
     """
 
     exit_code = 3
@@ -79,13 +82,13 @@ class NotPermitted(RbtraceError):
 
 
 class NoSuchTarget(RbtraceError):
-    """No process of that pid, or it is gone."""
+    """The process does not exist, or has exited."""
 
     exit_code = 4
 
 
 class NoSuchProbe(RbtraceError):
-    """No probe of that name, ``word``, in the targets."""
+    """The targets have no probe named ``word``."""
 
     exit_code = 4
 
@@ -95,30 +98,30 @@ class NoSuchProbe(RbtraceError):
 
 
 class BadElf(RbtraceError):
-    """A file that is not the ELF it says it is; says which check failed."""
+    """A malformed ELF file; the message names the failed check."""
 
 
 class BpfError(RbtraceError):
-    """The kernel refused a map, a program or an attachment."""
+    """The kernel rejected a map, a program, or an attachment."""
 
 
 class UnreadableMemory(RbtraceError):
-    """Memory of a target that cannot be read: not mapped (any more), or a lie."""
+    """Unreadable memory of a target: an unmapped or corrupt address."""
 
 
 class NotRuby(RbtraceError):
-    """A process or a core file without a Ruby in it."""
+    """A process or core file that does not contain Ruby."""
 
     exit_code = 4
 
 
 class UnknownRuby(RbtraceError):
-    """A Ruby whose structures are not known well enough to be read."""
+    """A Ruby whose structures are not known well enough to read them."""
 
 
 class BadRecording(RbtraceError):
-    """A file that is no recording, or one of a newer version."""
+    """A file that is not a recording, or has a newer version."""
 
 
 class VmNotStarted(NotRuby):
-    """A Ruby that is still starting: it has no VM yet, but may soon have one."""
+    """A Ruby that is still starting: its VM does not exist yet, but may soon."""

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of putting the agent there.
+    """The cost of loading the agent into a process.
 
-    attempts: how often its main thread was stopped
-    stopped_ns, longest_ns: for how long, in all and at once
-    answer_ns: from the beginning to the agent's first answer
+    Attributes:
+        attempts: Number of times that the process's main thread was stopped.
+        stopped_ns: Total time for which it was stopped.
+        longest_ns: Longest time for which it was stopped at once.
+        answer_ns: Time from the start to the agent's first answer.
     """
 
     attempts: int
@@ -22,11 +24,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class AttachResult:
-    """The agent answers in a process.
+    """An agent that answers in a process.
 
-    cost: None if it was there before
-    ruby: what the agent says its Ruby is
-    without_hook: why it cannot hook method events, None if it can
+    Attributes:
+        pid: Process id.
+        cost: Cost of loading it; None if it was already loaded.
+        ruby: Ruby version that the agent reports.
+        without_hook: Reason why it cannot hook method events; None if it can.
     """
 
     pid: int
@@ -37,9 +41,11 @@ class AttachResult:
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """The agent was taken out of service.
+    """An agent that was shut down.
 
-    tracer: who had something armed through it, None if nobody had
+    Attributes:
+        pid: Process id.
+        tracer: PID of the tracer that had armed it; None if it was not armed.
     """
 
     pid: int

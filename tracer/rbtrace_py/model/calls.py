@@ -1,4 +1,4 @@
-"""Method calls as all layers name them: records of the hook, called methods."""
+"""Method calls, shared by all layers: records of the hook, and called methods."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class CallKind(IntEnum):
 
 
 TIMELESS = (CallKind.PLACE, CallKind.THREAD, CallKind.TEXT)
-"""Records with something else for a time; they stand behind STACK or an entry."""
+"""Records whose time field has another meaning; they follow STACK or an entry."""
 CallRecord = tuple[int, int, int, int, int]
-"""time, method, depth, kind, flags: numbers, as there may be millions a second."""
+"""Time, method, depth, kind, flags. A tuple: there may be millions per second."""
 CALL_RECORD_SIZE = 16
 KIND_AT, FLAGS_AT = 14, 15
-"""Places of these two in a record."""
+"""Byte offsets of kind and flags in a record."""
 CALL_ORPHAN = 1
 """Flag of a return whose entry was before arming."""
 CALL_VALUES = 2
-"""Flag of an entry that is followed by the values of expressions, in TEXT records."""
+"""Flag of an entry; the values of expressions follow it in TEXT records."""
 CALL_TEXT_SIZE, CALL_TEXT_GOES_ON = 15, 16
-"""Flags of a TEXT record: how many of its bytes count, and whether more follow."""
+"""Flags of a TEXT record: mask of its number of bytes, and whether more follow."""
 
 
 MAX_TICKS = sys.maxsize * 2 + 1
@@ -48,11 +48,12 @@ MAX_NS = sys.maxsize
 
 @dataclass(frozen=True, slots=True)
 class RingStep:
-    """Records of a process's rings as they were published, in bytes.
+    """Newly published records of a process's rings, in bytes.
 
-    complete: time in ticks up to which no record is missing in this step and those
-        before it; records of later times come out of order
-    parts: each stream's number and its records, oldest first
+    Attributes:
+        complete: Time in ticks up to which this step and the earlier steps have all
+            records. Records of later times arrive out of order.
+        parts: Stream number and records of each stream, oldest first.
     """
 
     complete: int
@@ -61,10 +62,13 @@ class RingStep:
 
 @dataclass(frozen=True, slots=True)
 class TickScale:
-    """Ticks of the hook's clock as nanoseconds of CLOCK_MONOTONIC.
+    """Conversion of the hook's clock from ticks to nanoseconds of CLOCK_MONOTONIC.
 
-    zero_ticks, zero_ns: the clock at one moment
-    ticks, ns: what passed on both clocks between two other moments
+    Attributes:
+        zero_ticks: The hook's clock at one moment.
+        zero_ns: CLOCK_MONOTONIC at the same moment.
+        ticks: Elapsed ticks between two moments.
+        ns: Elapsed nanoseconds between the same two moments.
     """
 
     zero_ticks: int
@@ -73,12 +77,12 @@ class TickScale:
     ns: int
 
     def to_ns(self, ticks: int) -> int:
-        """CLOCK_MONOTONIC at ``ticks``, in the target's time namespace."""
+        """Return CLOCK_MONOTONIC at ``ticks``, in the target's time namespace."""
         since = (ticks - self.zero_ticks) * self.ns // self.ticks
         return min(max(self.zero_ns + since, 0), MAX_NS)
 
     def duration(self, ticks: int) -> int:
-        """So many ticks, in nanoseconds."""
+        """Return a number of ticks in nanoseconds."""
         return min(max(ticks, 0) * self.ns // self.ticks, MAX_NS)
 
 
@@ -86,7 +90,7 @@ class MethodKind(IntEnum):
     """Kinds of methods that the agent's hook counts."""
 
     NO_ROOM = 0
-    """All that found no room in its table."""
+    """All methods without room in the hook's table."""
     RUBY = 1
     C = 2
     GC = 3
@@ -96,10 +100,15 @@ class MethodKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CalledMethod:
-    """A method the hook saw, by its definition; texts are the target's.
+    """A method that the hook recorded; its strings come from the target unescaped.
 
-    owner: class or module that it is defined in, None if it has none or it is unknown
-    path, line: where it is defined, None if unknown
+    Attributes:
+        kind: Kind of method.
+        owner: Class or module that defines it; None if it has none or is unknown.
+        is_singleton: True for a singleton method.
+        name: Name of the method; None if unknown.
+        path: File of its definition; None if unknown.
+        line: Line of its definition; None if unknown.
     """
 
     kind: MethodKind
@@ -111,7 +120,7 @@ class CalledMethod:
 
     @property
     def full_name(self) -> str:
-        """``String#gsub``, ``Process.pid``; of an exception or object its class."""
+        """``String#gsub``, ``Process.pid``; for an exception or object, its class."""
         if self.kind is MethodKind.GC:
             return "garbage_collect"
         if self is NO_ROOM_METHOD:
@@ -124,5 +133,5 @@ class CalledMethod:
 
 
 NO_ROOM_METHOD = CalledMethod(MethodKind.NO_ROOM, None, False, "")
-"""All for which there was no room."""
+"""Stands for all methods without room in the hook's table."""
 UNKNOWN_METHOD = CalledMethod(MethodKind.NO_ROOM, None, False, None)

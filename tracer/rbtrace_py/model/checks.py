@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class CheckStatus(str, Enum):
-    """``warn``: something is slower, or one feature is missing."""
+    """Status of a check; ``warn`` if something is slower or a feature is missing."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class CheckStatus(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report; ``advice`` says what to do, and is empty if ok."""
+    """One line of the report; ``advice`` is an instruction, and empty if ok."""
 
     name: str
     status: CheckStatus

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Counter(IntEnum):
-    """Indexes of the BPF map ``counters``; results have them by lowercase name."""
+    """Indexes of the BPF map ``counters``; results use the lowercase names."""
 
     SEEN = 0
     LOST = 1

@@ -1,4 +1,4 @@
-"""Stacks of all threads of Ruby processes, or of a core file, at one moment."""
+"""Stacks of all threads of a Ruby process or a core file at one moment."""
 
 from __future__ import annotations
 
@@ -10,22 +10,29 @@ from rbtrace_py.model.waits import Wait, Waiter
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """An argument or a local variable, its value as text; safe to show."""
+    """An argument or local variable, and its value as a string; safe to print."""
 
     name: str
     value: str
 
 
 Locals = tuple[tuple[Local, ...], ...]
-"""Those of each frame of a stack, in the order of its frames; empty: not wanted, or
-not known."""
+"""Local variables of each frame of a stack, in the order of its frames.
+
+Empty if they were not requested or are unknown.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpedFiber:
-    """A fiber that no thread is running; ``stack`` None: it could not be read.
+    """A fiber that no thread is running.
 
-    wait: what it waits for in its thread's fiber scheduler, None: nothing known
+    Attributes:
+        address: Address of the fiber.
+        stack: Its stack; None if it could not be read.
+        flags: Flags of the stack.
+        wait: Its wait in the thread's fiber scheduler; None if unknown.
+        locals: Local variables of its frames.
     """
 
     address: int
@@ -37,14 +44,20 @@ class DumpedFiber:
 
 @dataclass(frozen=True, slots=True)
 class DumpedThread:
-    """One thread; ``stack`` None: it could not be read.
+    """One thread.
 
-    on_cpu: None where that is not known, as in a core file
-    kernel_state: the kernel's letter for it, empty where not known
-    fiber: address of the fiber it runs, 0 where not known
-    fibers: those that it has suspended
-    wait: what it waits for, None: it runs
-    gvl_waiters: how many threads wait for the GVL that it holds
+    Attributes:
+        thread: The thread.
+        state: Its state.
+        on_cpu: True if it is on a CPU; None if unknown, as in a core file.
+        kernel_state: The kernel's letter for its state; empty if unknown.
+        stack: Its stack; None if it could not be read.
+        flags: Flags of the stack.
+        fiber: Address of its current fiber; 0 if unknown.
+        fibers: Its suspended fibers.
+        wait: Its wait; None if it is not waiting.
+        gvl_waiters: Number of threads that wait for the GVL while it holds the GVL.
+        locals: Local variables of its frames.
     """
 
     thread: RubyThread
@@ -62,16 +75,20 @@ class DumpedThread:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """One process or core file.
+    """One process or core file. All strings are safe to print.
 
-    core: path of the file, None for a process; all texts are safe to show
-    pid: 0 where a core does not tell
-    time_ns: when it was read, None for a core
-    stopped_ns: how long it was stopped for that, None if it was not
-    signal: number of the signal that a core is of, 0 for none
-    notes: what a user should know, a line each
-    folder: the working directory, where it is known
-    deadlocks: cycles of threads and fibers that wait for one another
+    Attributes:
+        pid: Process id; 0 if a core file lacks it.
+        command: Command line.
+        ruby_version: Ruby version.
+        threads: The threads.
+        core: Path of the core file; None for a process.
+        time_ns: Time of the reading; None for a core file.
+        stopped_ns: Time for which the process was stopped; None if it was not.
+        signal: Number of the signal that caused the core dump; 0 for none.
+        notes: Notes for the user, one line each.
+        folder: Working directory; empty if unknown.
+        deadlocks: Cycles of threads and fibers that wait for each other.
     """
 
     pid: int
@@ -88,7 +105,7 @@ class Dump:
 
     @property
     def failed(self) -> int:
-        """The number of stacks that could not be read."""
+        """Number of stacks that could not be read."""
         stacks = [thread.stack for thread in self.threads]
         stacks += [fiber.stack for thread in self.threads for fiber in thread.fibers]
         return sum(stack is None for stack in stacks)

@@ -1,4 +1,4 @@
-"""One firing of a probe, as it came from the kernel."""
+"""One hit of a probe, as the kernel recorded it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rbtrace_py.model.probes import Probe
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a text whose memory could not be read."""
+    """Stands for a string whose memory could not be read."""
 
 
 UNREADABLE = Unreadable()
@@ -18,19 +18,22 @@ UNREADABLE = Unreadable()
 Value = int | float | bool | str | None | Unreadable
 """Value of an operand. None is nil.
 
-A text is decoded from UTF-8 with ``surrogateescape``, so that bytes that are
-not UTF-8 are still there for whoever shows them.
+Strings are decoded from UTF-8 with ``surrogateescape``, which preserves invalid bytes.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One firing.
+    """One hit of a probe.
 
-    time_ns: wall clock, integer nanoseconds since the epoch
-    comm: the thread's name, decoded as texts are
-    values: one for each of ``probe.operands``
-    truncated: for each value, whether it is a text that was cut
+    Attributes:
+        time_ns: Wall clock, integer nanoseconds since the epoch.
+        pid: Process id.
+        tid: Kernel thread id.
+        comm: Name of the thread, decoded like string values.
+        probe: The probe.
+        values: One value per operand in ``probe.operands``.
+        truncated: For each value, True if it is a string that was cut.
     """
 
     time_ns: int
@@ -43,12 +46,12 @@ class Event:
 
     @property
     def name(self) -> str:
-        """The probe, with its provider: ``shop:checkout__end``."""
+        """The probe's name with its provider: ``shop:checkout__end``."""
         return self.probe.full_name
 
     @property
     def arguments(self) -> dict[str, Value]:
-        """``values`` by the names of the probe's arguments."""
+        """The ``values`` by the names of the probe's arguments."""
         return dict(zip(self.probe.argument_names, self.values, strict=False))
 
 
@@ -66,6 +69,6 @@ class RubyContext(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RaiseEvent(Event):
-    """An exception; ``backtrace`` as Ruby has it, if it was asked for."""
+    """An exception; ``backtrace`` is Ruby's own, if it was requested."""
 
     backtrace: tuple[str, ...] = ()

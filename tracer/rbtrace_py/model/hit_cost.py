@@ -1,4 +1,4 @@
-"""What tracing cost a process."""
+"""The cost of tracing to the traced processes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 
 class HitCost(NamedTuple):
-    """What hits of probes took of the threads that had them.
+    """The CPU time that hits of probes took from the threads that hit them.
 
-    hits: how many; those that a filter left out cost as much
-    ns: the traps into the kernel and the BPF programs
-    elapsed_ns: how long probes were traced
+    Attributes:
+        hits: Number of hits, including filtered ones, which cost as much.
+        ns: Time in the traps into the kernel and in the BPF programs.
+        elapsed_ns: Time for which probes were traced.
     """
 
     hits: int
@@ -23,5 +24,5 @@ class HitCost(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Part of a CPU, 1 being all of one."""
+        """Fraction of one CPU; 1 is a whole CPU."""
         return self.ns / self.elapsed_ns if self.elapsed_ns else 0.0

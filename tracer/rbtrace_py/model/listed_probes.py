@@ -1,4 +1,4 @@
-"""A probe as a listing of several processes shows it."""
+"""A probe in a listing of several processes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from rbtrace_py.model.probes import Probe
 
 
 class Listed(NamedTuple):
-    """traced: does somebody trace it, in any of the processes (None: not known)
+    """A probe, and the processes that have it.
 
-    pids: the processes that have it
+    Attributes:
+        probe: The probe.
+        traced: True if it is traced in any of the processes; None if unknown.
+        pids: The processes that have it.
     """
 
     probe: Probe

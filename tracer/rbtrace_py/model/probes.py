@@ -1,4 +1,4 @@
-"""Probes as all layers name them: operands, sites, files.
+"""Probes, shared by all layers: operands, sites, files.
 
 Plain values; nothing here reads a process or a file.
 """
@@ -18,11 +18,11 @@ class OperandType(IntEnum):
     SYMBOL = 3
     FLOAT = 4
     BOOL = 5
-    NIL = 6  # not known yet: the program fired only nil so far
+    NIL = 6  # unknown yet: the program has passed only nil so far
 
     @property
     def is_text(self) -> bool:
-        """Is the operand a pointer to NUL-terminated bytes?"""
+        """True if the operand is a pointer to a NUL-terminated string."""
         return self in (OperandType.STRING, OperandType.SYMBOL)
 
 
@@ -48,21 +48,21 @@ MAX_SLOTS = 16
 """Maximum number of values that a BPF program reads at a hit."""
 
 MAX_PAIRS = 16
-"""Maximum number of pairs of probes that are timed at once."""
+"""Maximum number of pairs of probes to time at once."""
 
 NIL_INTEGER = -(1 << 63)
 NIL_FLOAT_BITS = 0x7FF8726274726163
 NIL_BOOL = 2
 
 OUTCOMES = {0: "returned", 1: "raised", 2: "thrown"}
-"""How a span ended, by what its outcome operand holds."""
+"""Names of a span's outcomes, by the value of its outcome operand."""
 
 DURATION_UNTRACED = -1
-"""Duration of a span that began before anyone traced it."""
+"""Duration of a span that began while it was untraced."""
 
 
 class LocationKind(IntEnum):
-    """Place in which a site keeps an operand, numbered as in the BPF programs."""
+    """Kinds of locations of an operand, numbered as in the BPF programs."""
 
     CONSTANT = 0
     REGISTER = 1
@@ -71,12 +71,18 @@ class LocationKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One operand at one site, from the ``stapsdt`` note's argument string.
+    """Location of an operand at a site, from the ``stapsdt`` note's argument string.
 
-    ``register`` and ``index`` are DWARF-free numbers of ``linux.operands``
-    (the order of ``pt_regs``); None where there is none. ``value`` is the
-    constant, or the displacement of a memory operand, in bytes. ``size`` is
-    1, 2, 4 or 8 bytes.
+    Attributes:
+        kind: Kind of location.
+        size: Size of the operand: 1, 2, 4, or 8 bytes.
+        signed: True if the operand is signed.
+        register: Number of the register in the order of ``pt_regs``
+            (``linux.operands``), not in DWARF's; None without a register.
+        value: The constant, or the displacement in bytes of a memory operand.
+        index: Number of the index register, like ``register``; None without one.
+        scale: Factor of the index register.
+        is_float: True if the operand is a floating-point number.
     """
 
     kind: LocationKind
@@ -91,7 +97,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand, as far as it is the same at every site."""
+    """The properties of an operand that are the same at every site."""
 
     name: str
     type: OperandType = OperandType.UNKNOWN
@@ -101,7 +107,7 @@ class Operand:
 
     @property
     def is_duration(self) -> bool:
-        """Is it nanoseconds, of a span?"""
+        """True if the operand is a span's duration in nanoseconds."""
         return self.role is OperandRole.DURATION and self.type is OperandType.INTEGER
 
 
@@ -109,9 +115,11 @@ class Operand:
 class Site:
     """One place in a file where a probe fires.
 
-    ``address`` is the virtual address in the file, ``offset`` the byte offset
-    a uprobe is put at, ``semaphore_offset`` the file offset of the probe's
-    semaphore (0: none). A location of None is one that could not be parsed.
+    Attributes:
+        address: Virtual address in the file.
+        offset: File offset at which to attach a uprobe.
+        semaphore_offset: File offset of the probe's semaphore; 0 without one.
+        locations: Locations of the operands; None if a location could not be parsed.
     """
 
     address: int
@@ -122,10 +130,13 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A file mapped by a process, by identity.
+    """The identity of a file that a process maps.
 
-    ``path`` is what ``/proc/PID/maps`` says, and only for people to read.
-    ``is_image`` is true of files made by the gem (they carry our notes).
+    Attributes:
+        device: Device number.
+        inode: Inode number.
+        path: Path in ``/proc/PID/maps``, only for display.
+        is_image: True for files made by the gem, which contain our notes.
     """
 
     device: int
@@ -142,8 +153,7 @@ class Binary:
 class Probe:
     """One probe of one file, with all its sites.
 
-    ``method`` is the name in Ruby of the method that it measures, if it does:
-    ``Shop::Till#pay!``.
+    ``method`` is the Ruby name of the measured method (``Shop::Till#pay!``), or None.
     """
 
     provider: str
@@ -156,7 +166,7 @@ class Probe:
 
     @property
     def measured_method(self) -> str | None:
-        """The method, if this is the end of its span: that is what its name means."""
+        """The method, if the probe ends its span: a method's name means that probe."""
         return self.method if self.role is ProbeRole.SPAN_END else None
 
     @property
@@ -165,7 +175,7 @@ class Probe:
 
     @property
     def span_name(self) -> str | None:
-        """Name of the span this probe is an end of, without the provider."""
+        """Name of the span that this probe begins or ends, without the provider."""
         suffix = {ProbeRole.SPAN_BEGIN: "__begin", ProbeRole.SPAN_END: "__end"}
         ending = suffix.get(self.role)
         if ending and self.name.endswith(ending) and len(self.name) > len(ending):
@@ -180,7 +190,7 @@ class Probe:
 
     @property
     def argument_names(self) -> list[str]:
-        """Operand names; the second of one name is ``name#2``."""
+        """Operand names; the second operand with the same name is ``name#2``."""
         seen: dict[str, int] = {}
         names = []
         for operand in self.operands:
@@ -189,7 +199,7 @@ class Probe:
         return names
 
     def operand(self, name: str) -> int | None:
-        """Index of the operand called ``name``, or None."""
+        """Return the index of the operand called ``name``, or None."""
         for index, operand in enumerate(self.operands):
             if operand.name == name:
                 return index
@@ -207,7 +217,7 @@ _TYPE_NAMES = {
 
 
 def describe_operand(operand: Operand) -> str:
-    """``id: Integer``; for operands of no known type their size: ``arg0: u64``."""
+    """Return ``id: Integer``, or if the type is unknown, the size: ``arg0: u64``."""
     kind = _TYPE_NAMES.get(operand.type)
     if kind is None:
         kind = f"{'s' if operand.signed else 'u'}{operand.size * 8}"

@@ -1,4 +1,4 @@
-"""State of a process as its agent reports it; strings as the process sent them."""
+"""State of a process as its agent reports it; strings are unescaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Scalar = int | float | bool | str | None
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The value of code: its ``inspect``, its class, and the time it took in ns."""
+    """The result of evaluated code: its ``inspect``, its class, and the time in ns."""
 
     value: str
     class_name: str
@@ -19,7 +19,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception instead of a value; backtrace: the innermost first."""
+    """An exception instead of a value; ``backtrace`` has the innermost frame first."""
 
     class_name: str
     message: str
@@ -28,11 +28,16 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class ThreadBacktrace:
-    """A thread as Ruby has it.
+    """A thread as Ruby reports it.
 
-    native_id: the kernel's, in the process's pid namespace; None before Ruby 3.1
-    status: as ``Thread#status`` says, None if it ended
-    backtrace: as ``Thread#backtrace`` has it, the innermost first
+    Attributes:
+        native_id: Kernel thread id in the process's PID namespace; None before Ruby
+            3.1.
+        name: Name of the thread.
+        status: ``Thread#status``; None if the thread has ended.
+        is_main: True for the main thread.
+        is_agent: True for the agent's thread.
+        backtrace: ``Thread#backtrace``, innermost frame first.
     """
 
     native_id: int | None
@@ -45,7 +50,7 @@ class ThreadBacktrace:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """``GC.stat``, ``ObjectSpace.count_objects`` and the kernel's view, in bytes."""
+    """``GC.stat``, ``ObjectSpace.count_objects``, and the kernel's sizes in bytes."""
 
     gc: Mapping[str, Scalar]
     objects: Mapping[str, Scalar]

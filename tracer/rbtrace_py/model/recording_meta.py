@@ -1,32 +1,35 @@
-"""Description of a recording: who was recorded, how, and in which units."""
+"""Description of a recording: its targets, mode, and units."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 RUN_TIME = "run time"
-"""``weights`` of recordings whose running time belongs to stacks seen running."""
+"""``weights`` of recordings that assign run time to stacks found running."""
 CALLS_MODE = "calls"
 """``mode`` of recordings of calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """Description of a recording's section. Unknown texts are empty.
+    """Description of a recording's section. Unknown strings are empty.
 
-    unit: unit of weights, as in ``Statistics``
-    rate: requested sampling passes per second
-    mode: ``cpu``, ``wall``, ``offcpu``, ``gvl`` or ``event``
-    engine: ``bpf``, ``memory`` or ``agent``
-    command: command line of the target
-    rubies: Ruby versions of the targets
-    tool: name and version of the program that made the recording
-    folder: working directory of the target
-    most_calls: number of calls to read in a recording of calls; 0: all
-    event: event at which stacks were read, in mode event
-    argument: argument of the event that gives the weight
-    weights: RUN_TIME if running time belongs to the stacks that were seen running;
-        recordings of older versions lack it
+    Attributes:
+        started_ns: Start of the section, CLOCK_REALTIME; 0 if unknown.
+        unit: Unit of weights, as in ``Statistics``.
+        rate: Requested sampling passes per second.
+        mode: ``cpu``, ``wall``, ``offcpu``, ``gvl``, or ``event``.
+        engine: ``bpf``, ``memory``, or ``agent``.
+        pids: PIDs of the targets.
+        command: Command line of the target.
+        rubies: Ruby versions of the targets.
+        tool: Name and version of the program that made the recording.
+        folder: Working directory of the target.
+        most_calls: Number of calls to read in a recording of calls; 0 for all.
+        event: In mode event, the event at which stacks were read.
+        argument: Argument of the event that is the weight.
+        weights: RUN_TIME if run time is assigned to stacks found running; recordings
+            of older versions lack it.
     """
 
     started_ns: int = 0

@@ -1,4 +1,4 @@
-"""The walk of Ruby stacks in the kernel: what it needs to know, and what it gives."""
+"""Input and output of the walk of Ruby stacks in the kernel."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from enum import IntEnum
 from typing import Annotated, NamedTuple
 
 MOST_KERNEL_FRAMES = 127
-"""Kernel frames of a stack at most: the default of kernel.perf_event_max_stack."""
+"""Maximum number of kernel frames: the default of kernel.perf_event_max_stack."""
 
 
 S64 = Annotated[int, "q"]
 U64 = Annotated[int, "Q"]
 U32 = Annotated[int, "I"]
-"""Integers of structs in C, by their codes in the module ``struct``."""
+"""Integers in C structs, by their codes in the module ``struct``."""
 
 
 class WalkLayout(NamedTuple):
-    """A process's Ruby, as the kernel's walk needs it.
+    """Addresses and offsets in a process's Ruby that the kernel's walk requires.
 
-    It has the fields of ``struct ruby`` (``bpf/programs/contexts.h``), in that order.
+    The fields are those of ``struct ruby`` (``bpf/programs/contexts.h``), in order.
 
     Attributes:
         tls: Offset from a thread's fs base of the word with the execution context (if
@@ -93,10 +93,10 @@ class Weighing(IntEnum):
     ALL_TIME = 2
     """``RUN_TIME`` and ``OFF_TIME`` together."""
     EVENTS = 3
-    """One at each event, or what an argument of it says."""
+    """One per event, or the value of an argument of the event."""
 
     GVL_TIME = 4
-    """The ns with the GVL, times the threads that wait for it meanwhile."""
+    """The ns with the GVL, times the number of threads that wait for it meanwhile."""
 
     @property
     def has_switches(self) -> bool:
@@ -108,26 +108,27 @@ class Weighing(IntEnum):
 
     @property
     def has_run_time(self) -> bool:
-        """Return whether ticks stand for the time that their threads ran."""
+        """True if ticks represent the run time of their threads."""
         return self in (Weighing.RUN_TIME, Weighing.ALL_TIME)
 
 
 class HeldGvl(NamedTuple):
-    """A GVL that a thread has: the address of its queue, and how many are in it."""
+    """A GVL that a thread holds: address of its queue, and number of waiters."""
 
     queue: int
     waiters: int
 
 
 class OffCpu(NamedTuple):
-    """Why a thread left its CPU, as the kernel knows it.
+    """The reason why a thread left its CPU, from the kernel's state.
 
-    is_ready: it could have run on, but another thread got the CPU
-    is_queued: it is in the queue for the GVL
-    is_uninterruptible: signals do not end the wait
-    file_type: ``stat.S_IFMT`` of the descriptor it waits for; 0: none, or not known
-    call: number of the system call; None: not known
-    is_stopped: by a signal or a debugger
+    Attributes:
+        is_ready: True if it is runnable, but another thread got the CPU.
+        is_queued: True if it is in the queue for the GVL.
+        is_uninterruptible: True if signals do not end the wait.
+        file_type: ``stat.S_IFMT`` of the awaited descriptor; 0 if none or unknown.
+        call: Number of the system call; None if unknown.
+        is_stopped: True if a signal or a debugger stopped it.
     """
 
     is_ready: bool
@@ -139,23 +140,29 @@ class OffCpu(NamedTuple):
 
 
 class WalkedStack(NamedTuple):
-    """One stack of one thread, as the kernel walked it.
+    """One stack of one thread, as walked by the kernel.
 
-    key: the same for all equal stacks; empty: the frames could not be read
-    time_ns: CLOCK_MONOTONIC of the walk, or of the end of a time off the CPU
-    weight: ns, or the sum of events; 0: sent only to be named. A tick weighs one
-        sampling period until the run time of its thread is known
-    ticks: number of ticks; 0: a time off the CPU, or an event
-    thread, fiber: addresses of rb_thread_t and rb_fiber_t
-    frames: four words per frame, the newest first: iseq, pc (0: not up to date), method
-        entry (or a cref or svar), flags; None: the frames were sent before, with the
-        same key. Where pc is 1, the first word is the address of a JITFrame: 0 for a C
-        function, 8 for an address that could not be read
-    kernel_frames: addresses of the kernel's frames, the newest first, with ``frames``
-    collecting: 0, or 1 + ``enum gc_mode`` of the collection in progress
-    is_cut: older frames are missing
-    collection: ``RubyVM.collection`` at the time of the walk, with ``frames``; 0:
-        unknown
+    Attributes:
+        key: Identical for equal stacks; empty if the frames could not be read.
+        time_ns: CLOCK_MONOTONIC of the walk, or of the end of a time off the CPU.
+        pid: Process id.
+        tid: Kernel thread id.
+        thread: Address of the rb_thread_t.
+        fiber: Address of the rb_fiber_t.
+        frames: Four words per frame, newest first: iseq, pc (0 if stale), method entry
+            (or a cref or svar), and flags. None if the frames were sent before with the
+            same key. If pc is 1, the first word is the address of a JITFrame: 0 for a C
+            function, 8 for an unreadable address.
+        collecting: 0, or 1 + ``enum gc_mode`` of the collection in progress.
+        is_cut: True if older frames are missing.
+        weight: Weight in ns or events; 0 if the stack was sent only to be named. A
+            tick weighs one sampling period until the run time of its thread is known.
+        off_cpu: The reason for a time off the CPU; None for a tick or an event.
+        kernel_frames: Addresses of the kernel's frames, newest first. Sent together
+            with ``frames``.
+        collection: ``RubyVM.collection`` at the time of the walk; 0 if unknown. Sent
+            together with ``frames``.
+        ticks: Number of ticks; 0 for a time off the CPU or an event.
     """
 
     key: bytes

@@ -1,4 +1,4 @@
-"""Stacks as all layers name them: frames, threads and their states, samples."""
+"""Stacks, shared by all layers: frames, threads and their states, samples."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a stack; texts are safe to show.
+    """One frame of a stack; its strings are safe to print.
 
-    ``name`` is the qualified name (``Order#total``, ``block in Order#total``,
-    ``<main>``), ``label`` what the target's own Ruby calls it. A C function has the
-    path and line of its caller. ``path`` is empty and ``line`` None where unknown.
+    Attributes:
+        kind: Kind of frame.
+        name: Qualified name (``Order#total``, ``block in Order#total``, ``<main>``).
+        label: Name that the target's Ruby version uses.
+        path: Source file; empty if unknown. A C function has its caller's.
+        line: Line number; None if unknown. A C function has its caller's.
     """
 
     kind: FrameKind
@@ -36,9 +39,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stack:
-    """Frames, the root first. Equal ones are mostly, not always, the same object.
+    """Frames, root first. Equal stacks are usually, but not always, the same object.
 
-    Compared by identity, as a stack of 500 frames takes long to hash.
+    Stacks are compared by identity, because hashing a stack of 500 frames is slow.
     """
 
     frames: tuple[Frame, ...]
@@ -48,13 +51,13 @@ GC_FRAME = Frame(FrameKind.GC, "(garbage collection)", "(garbage collection)", "
 CHANGED = Frame(
     FrameKind.MARKER, "(changed while read)", "(changed while read)", "", None
 )
-"""In place of the newest frames, which changed while they were read."""
+"""Replaces the newest frames if they changed during the read."""
 RUN_QUEUE = Frame(FrameKind.MARKER, "(run queue)", "(run queue)", "", None)
-"""Innermost frame of a thread that is ready to run, while another has the CPU."""
+"""Innermost frame of a runnable thread that waits for a CPU."""
 
 
 def without_kernel(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Return a stack's frames, the root first, without the kernel's at its end."""
+    """Return frames, root first, without the kernel frames at their end."""
     end = len(frames)
     while end and frames[end - 1].kind is FrameKind.KERNEL:
         end -= 1
@@ -66,22 +69,27 @@ class ThreadState(IntEnum):
 
     UNKNOWN = 0
     RUNNING = 1
-    """On a CPU. A single look at a thread, as of ``dump`` and ``top``, cannot tell
-    this from RUNNABLE."""
+    """On a CPU. A single sample of a thread, as in ``dump`` and ``top``, cannot
+    distinguish this from RUNNABLE."""
     RUNNABLE = 4
-    """Ready to run, but another thread has the CPU."""
+    """Ready to run, but waiting for a CPU."""
     WAITING = 2
-    """Could run, but for the GVL."""
+    """Waiting for the GVL."""
     SLEEPING = 3
-    """Waits for something: time, a file, another thread."""
+    """Waiting for something else: time, a file, another thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RubyThread:
-    """A Ruby thread of a process; one object for each, as long as it is known.
+    """A Ruby thread of a process; one object per thread, as long as it is known.
 
-    ``tid`` is the kernel's id, None where it has none or it is not known;
-    ``address`` that of the VM's structure; ``ractor`` is 1 for the main one.
+    Attributes:
+        pid: Process id.
+        tid: Kernel thread id; None if it has none or is unknown.
+        address: Address of the rb_thread_t.
+        name: Name of the thread.
+        ractor: Number of its ractor; 1 for the main ractor.
+        is_main: True for the main thread.
     """
 
     pid: int
@@ -93,27 +101,32 @@ class RubyThread:
 
 
 class SampleFlags(IntFlag):
-    """Flags for what a sample lacks, numbered as in recordings."""
+    """Flags of an incomplete sample, numbered as in recordings."""
 
     CLEAN = 0
     TRIMMED = 1
-    """Its newest frames changed while they were read; a marker stands for them."""
+    """The newest frames changed during the read; a marker replaces them."""
     TRUNCATED = 2
-    """It is deeper than what is read; the outermost frames are missing."""
+    """The stack is too deep; the outermost frames are missing."""
     UNRESOLVED = 4
-    """The code of a frame was gone before its name was read."""
+    """The code of a frame was freed before its name was read."""
     RUN_TIME = 8
-    """It is not counted as a sample: it adds run time, or time in a run queue."""
+    """Not counted as a sample: it adds run time, or time in a run queue."""
     ENDED = 16
-    """It is unresolved because its process had ended."""
+    """Unresolved because the process had ended."""
 
 
 class Sample(NamedTuple):
     """The stack and state of one thread at one moment.
 
-    time_ns: CLOCK_REALTIME of the reading
-    weight: weight in the unit of the profile (ns or events)
-    fiber: address of the fiber's structure; 0: unknown
+    Attributes:
+        time_ns: CLOCK_REALTIME of the reading.
+        thread: The thread.
+        state: Its state.
+        stack: Its stack.
+        weight: Weight in the unit of the profile (ns or events).
+        flags: Flags of an incomplete sample.
+        fiber: Address of the rb_fiber_t; 0 if unknown.
     """
 
     time_ns: int

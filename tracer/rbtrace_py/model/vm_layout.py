@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 
 class Offset(NamedTuple):
-    """One member of one structure of CRuby's.
+    """One member of a CRuby structure.
 
-    name: ours; member: CRuby's words, "" where they are not known
-    offset: in bytes, of a bit field its number
-    origin: ``file``, ``DWARF``, ``table`` or ``mined``
-    is_confirmed: does the binary's own code use this offset?
+    Attributes:
+        name: Our name of it.
+        member: CRuby's name of it; empty if unknown.
+        offset: Offset in bytes; for a bit field, the number of the bit.
+        origin: ``file``, ``DWARF``, ``table``, or ``mined``.
+        is_confirmed: True if the binary's code uses this offset.
     """
 
     name: str
@@ -25,10 +27,12 @@ class Offset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VmDescription:
-    """A Ruby in a process, and how each thing was learnt of it (``…_origin``).
+    """The Ruby in a process, and the origin of each fact about it (``…_origin``).
 
-    base: what the file's addresses were moved by; vm, symbols: addresses in the
-    process, symbols None where the table was not found
+    Attributes:
+        base: Difference between addresses in the process and in the file.
+        vm: Address of the VM in the process.
+        symbols: Address of the symbol table in the process; None if it was not found.
     """
 
     pid: int

@@ -1,4 +1,4 @@
-"""What a thread or a fiber waits for, and who keeps it from going on."""
+"""Waits of threads and fibers, and the holders that block them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import Enum
 from rbtrace_py.model.stacks import RubyThread
 
 ON_CPU = "on CPU"
-"""The part of a time in which a thread did not wait."""
+"""The part of an interval in which a thread was on a CPU."""
 
 
 class WaitKind(str, Enum):
-    """Kinds of waits, as programs read them."""
+    """Kinds of waits; the values appear in JSON."""
 
     MUTEX = "mutex"
     QUEUE = "queue"
@@ -33,7 +33,7 @@ class WaitKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """A process that the target waits for, or may; ``command`` is safe to show."""
+    """A process that may block the target; ``command`` is safe to print."""
 
     pid: int
     command: str = ""
@@ -41,14 +41,16 @@ class OtherProcess:
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A descriptor that is waited for; texts are safe to show.
+    """A descriptor that a thread waits for; its strings are safe to print.
 
-    action: what is to be done with it: ``read``, ``write``, ``accept`` …
-    target: what it is: ``pipe:[123]``, ``tcp 127.0.0.1:4 -> 127.0.0.1:80``, a path;
-        empty where not known
-    other_ends: descriptors of the same process that are a pipe's other end
-    other_processes: those that have that end, where it itself has not
-    watched: descriptors that an epoll descriptor watches
+    Attributes:
+        number: Number of the descriptor.
+        action: Operation that waits: ``read``, ``write``, ``accept`` …
+        target: ``pipe:[123]``, ``tcp 127.0.0.1:4 -> 127.0.0.1:80``, or a path; empty
+            if unknown.
+        other_ends: Descriptors of the same process for the other end of a pipe.
+        other_processes: Processes with the other end, if the process itself lacks it.
+        watched: Descriptors that an epoll descriptor watches.
     """
 
     number: int
@@ -61,12 +63,14 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A thread that others wait for, or one of its fibers.
+    """A thread or fiber that blocks others.
 
-    fiber: address of the fiber, 0 where not known
-    is_suspended: the thread does not run that fiber now: it may have ended where its
-        address is not known
-    has_ended: the fiber has ended, and will never give back what it holds
+    Attributes:
+        thread: The thread.
+        fiber: Address of the fiber; 0 if unknown.
+        is_suspended: True if the thread is not running the fiber. A fiber of unknown
+            address may have ended.
+        has_ended: True if the fiber has ended and will never release its lock.
     """
 
     thread: RubyThread
@@ -77,29 +81,33 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What one thread or fiber waits for; texts are safe to show.
+    """The wait of one thread or fiber; its strings are safe to print.
 
-    call: the method that waits (``Thread::Queue#pop``), empty where there is none
-    system_call: the kernel's name of the call it is in, empty where not known or where
-        that says no more
-    object, class_name: address and class of the object that is waited for, 0 and empty
-    holder: who must act first: holds the lock, or is to end; None: nobody is known
-    is_free: nobody held the lock when it was read
-    length, limit: items in a queue, and how many it takes; None where not known
-    waiting: threads that wait at the queue, this one among them
-    seconds: how long a sleep takes, or another wait at most, None: for ever, or not
-        known
-    is_forever: a sleep that has no end of its own
-    descriptors: those that are waited for
-    processes: those that hold the lock on a file
-    children: the process it waits for, or those that it may wait for
-    is_any_child: it waits for any of its children
-    path: of a file that is to be opened, or of one that another thread is loading, as
-        ``require`` was given it; or the constant that it autoloads
-    lock: address of a native lock
-    ractor: number of the ractor it waits for, as its threads have it
-    native: UDP sockets that native threads wait for meanwhile, where the
-        method leaves it to such threads to look up a host's name
+    Attributes:
+        kind: Kind of wait.
+        call: The waiting method (``Thread::Queue#pop``); empty if there is no method.
+        system_call: Name of the current system call; empty if unknown or redundant.
+        object: Address of the awaited object, or 0.
+        class_name: Class of the awaited object, or empty.
+        holder: The thread or fiber that must act first, by releasing the lock or
+            ending; None if unknown.
+        is_free: True if the lock was free when it was read.
+        length: Number of items in a queue; None if unknown.
+        limit: Capacity of a queue; None if unknown.
+        waiting: Number of threads that wait at the queue, including this one.
+        seconds: Duration of a sleep, or timeout of another wait; None if infinite or
+            unknown.
+        is_forever: True for a sleep without a duration.
+        descriptors: The awaited descriptors.
+        processes: Processes that hold the lock on a file.
+        children: The child process that it waits for, or the candidates.
+        is_any_child: True if it waits for any of its children.
+        path: The file to open; the file that another thread is loading, as passed to
+            ``require``; or the constant to autoload.
+        lock: Address of a native lock.
+        ractor: Number of the awaited ractor, as in ``RubyThread``.
+        native: UDP sockets that native threads wait for, if the method resolves a
+            host's name in such threads.
     """
 
     kind: WaitKind
