@@ -1,7 +1,7 @@
 """Blocks of a recording: typed, compressed, each with its length and checksum.
 
-This module knows the layout that all blocks share; ``lookup_tables``, ``metadata``, and
-``call_blocks`` know the contents. docs/formats/recordings.md specifies both.
+This module handles the layout that all blocks share; ``lookup_tables``, ``metadata``,
+and ``call_blocks`` handle the contents. docs/formats/recordings.md specifies both.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _BLOCK_MARK = b"rblk"
 _COMPRESSED = 1
 
 MAX_BLOCK = 1 << 24
-"""Bytes of a block before compression."""
+"""Maximum bytes of a block before compression."""
 
 
 class BlockType(IntEnum):
-    """Types of blocks. Readers skip those that they do not know."""
+    """Types of blocks. Readers skip unknown types."""
 
     META = 1
     STRINGS = 2
@@ -48,7 +48,7 @@ class BlockType(IntEnum):
 
 
 class Damaged(Exception):
-    """A block that is not whole, or not what it should be."""
+    """An incomplete or malformed block."""
 
 
 class CutOff(Damaged):
@@ -60,7 +60,15 @@ def file_header() -> bytes:
 
 
 def check_file_header(data: bytes, name: str) -> None:
-    """BadRecording if ``data``, the beginning of a file, is not ours to read."""
+    """Check the header at the beginning of a file.
+
+    Args:
+        data: Bytes of the beginning.
+        name: Name of the file for the error.
+
+    Raises:
+        BadRecording: The file is not a recording, or has another major version.
+    """
     if len(data) < _FILE_HEADER.size or not data.startswith(MAGIC):
         raise BadRecording(
             f"{name} is not a recording", "Make one with `rbtrace-py record`"
@@ -78,11 +86,15 @@ FILE_HEADER_SIZE = _FILE_HEADER.size
 
 
 def block(kind: int, payload: bytes, compress: bool = True) -> bytes:
-    """Return a block as it stands in a file; ValueError if it is too large for one."""
+    """Return the bytes of a block in a file.
+
+    Raises:
+        ValueError: ``payload`` exceeds MAX_BLOCK.
+    """
     if len(payload) > MAX_BLOCK:
         raise ValueError(f"a block of {len(payload)} bytes")
     stored, flags = payload, 0
-    # A block this short mostly grows.
+    # Compression usually enlarges such a short block.
     if compress and len(payload) > 64:
         packed = zlib.compress(payload, 1)
         if len(packed) < len(payload):
@@ -93,9 +105,10 @@ def block(kind: int, payload: bytes, compress: bool = True) -> bytes:
 
 
 def blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Type and payload of each block, from where ``file`` stands.
+    """Yield type and payload of each block from the file's current position.
 
-    Ends at the end of the file; Damaged at a block that is not whole.
+    Raises:
+        Damaged: A block is incomplete or malformed.
     """
     while head := file.read(_BLOCK_HEADER.size):
         yield _block(head, file)
@@ -112,7 +125,7 @@ def _block(head: bytes, file: BinaryIO) -> tuple[int, bytes]:
         raise not_ours
     stored = file.read(stored_size)
     if len(stored) < stored_size:
-        # Another block in the rest: the file has its end, and this size is wrong.
+        # If another block follows, the file is not cut off: this size is wrong.
         is_cut = _BLOCK_MARK not in stored
         raise (CutOff if is_cut else Damaged)("the last block is incomplete")
     bare = _BLOCK_HEADER.pack(mark, kind, flags, zero, stored_size, size, 0)
@@ -131,7 +144,7 @@ def _payload(stored: bytes, flags: int, size: int) -> bytes:
 
 
 def _inflated(stored: bytes, size: int) -> bytes:
-    """Never more than ``size`` bytes, however much is packed in there."""
+    """Decompress at most ``size`` + 1 bytes; return nothing if there are more."""
     unpacker = zlib.decompressobj()
     try:
         payload = unpacker.decompress(stored, size + 1)
@@ -141,9 +154,9 @@ def _inflated(stored: bytes, size: int) -> bytes:
 
 
 def pack_columns(typecodes: str, columns: Sequence[Iterable[int]]) -> bytes:
-    """A count, then each column as little-endian integers of its ``array`` type.
+    """Return a count, then each column as little-endian integers of its ``array`` type.
 
-    Numbers that do not fit become the nearest that does.
+    Numbers outside the type's range are clamped.
     """
     packed = [
         _column(code, values) for code, values in zip(typecodes, columns, strict=True)
@@ -173,7 +186,11 @@ def _bytes(column: array[int]) -> bytes:
 
 
 def unpack_columns(typecodes: str, payload: bytes) -> tuple[list[array[int]], bytes]:
-    """The columns of ``pack_columns``, and what follows them; Damaged."""
+    """Return the columns of ``pack_columns``, and the bytes that follow them.
+
+    Raises:
+        Damaged: The columns are incomplete.
+    """
     if len(payload) < 4:
         raise Damaged("a table without a count")
     count = int.from_bytes(payload[:4], "little")

@@ -1,7 +1,8 @@
 """Blocks of ``calls --record``: a process, its methods' names, records of its rings.
 
-Records stand in the file as the agent's hook published them; what a reader needs to
-make calls of them stands in the blocks beside. docs/formats has them byte by byte.
+The file contains the records as the agent's hook published them. Other blocks contain
+the data that a reader requires to turn them into calls. docs/formats specifies each
+byte.
 """
 
 from __future__ import annotations
@@ -26,25 +27,27 @@ from rbtrace_py.recording.metadata import dump_json, load_json
 METHOD_COLUMNS = "III"
 """Number of the process, number of the method, number of its stack of one frame."""
 MOST_AT_ONCE = 8 << 20
-"""Bytes of a step's records about at most, so that they fit into a block."""
+"""Approximate maximum bytes of a step's records, so that they fit into a block."""
 MOST_RECORD = 32
-"""Bytes of a record at most."""
+"""Maximum bytes of a record."""
 _RECORDS = struct.Struct("<IIQ")
 _PART = struct.Struct("<II")
 _MOST_TIME = 1 << 62
 _MOST_EXPRESSIONS = 4096
 _DRIFT = 0.01
-"""How much two measurements of a clock's rate may differ."""
+"""Maximum relative difference of two measurements of a clock's rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessNews:
-    """A PROCESS block about the process ``number``.
+    """A PROCESS block.
 
-    process: as the first of it has it
-    clock: its clock once more, ticks and nanoseconds of CLOCK_MONOTONIC
-    until: ticks after which its records are left out
-    ended: no more comes
+    Attributes:
+        number: Number of the process.
+        process: Facts about the process; only in its first block.
+        clock: Another reading of its clock: ticks, and ns of CLOCK_MONOTONIC.
+        until: Time in ticks after which its records are ignored.
+        ended: True if it has no more records.
     """
 
     number: int
@@ -77,7 +80,7 @@ def encode_process(news: ProcessNews) -> bytes:
 
 
 def decode_process(payload: bytes) -> ProcessNews:
-    """Return what a PROCESS block says; raises Damaged."""
+    """Decode a PROCESS block; raises Damaged."""
     document = load_json(payload)
     number = _number(document.get("number"))
     process = clock = until = None
@@ -99,7 +102,10 @@ def decode_process(payload: bytes) -> ProcessNews:
 
 
 def rescaled(scale: TickScale, clock: tuple[int, int]) -> TickScale:
-    """Return a scale measured until ``clock``: over a longer time, it is better."""
+    """Return a scale measured until ``clock``: a longer interval is more accurate.
+
+    Return the same scale if the rates differ too much.
+    """
     ticks, ns = clock[0] - scale.zero_ticks, clock[1] - scale.zero_ns
     if ticks <= 0 or abs(ns / ticks * scale.ticks / scale.ns - 1) > _DRIFT:
         return scale
@@ -134,7 +140,7 @@ def process_of(payload: bytes) -> int:
 
 
 def decode_records(payload: bytes, record_size: int) -> RingStep:
-    """Return what a RECORDS block has; raises Damaged."""
+    """Decode a RECORDS block; raises Damaged."""
     _, count, complete = _RECORDS.unpack_from(payload)
     at = _RECORDS.size + count * _PART.size
     if at > len(payload):

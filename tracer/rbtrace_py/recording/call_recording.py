@@ -59,7 +59,7 @@ _MOST_TIME = (1 << 62) - 1
 
 
 class _File(NamedTuple):
-    """A file to read: of a folder, a descriptor, and the name that it had there."""
+    """A file to read; for a folder's file, ``path`` is its descriptor in /proc."""
 
     path: Path
     recording: Recording
@@ -67,16 +67,19 @@ class _File(NamedTuple):
 
 
 class CallsRecording:
-    """A recording of calls: iterate for events that match ``filters``, repeatedly.
+    """A recording of calls; each iteration yields the events that match ``filters``.
 
     A folder is read as one recording, segment by segment (``call_segments``).
 
-    meta: of the first section
-    statistics: number of calls that ended, and of lost events (``failed``);
-        ``incomplete`` is set once all is read, for the first incomplete file
-    is_complete, is_written: of the last file, as in Recording
+    Attributes:
+        meta: Description of the first section.
+        statistics: Number of calls that ended, and of lost events (``failed``).
+            ``incomplete`` is set at the end, for the first incomplete file.
+        is_complete: As in ``Recording``, for the last file.
+        is_written: As in ``Recording``, for the last file.
 
-    Raises BadRecording if it is not a recording, or if rbtrace-py 0.2 made it.
+    Raises:
+        BadRecording: It is not a recording, or rbtrace-py 0.2 made it.
     """
 
     def __init__(self, path: Path_, filters: Filters | None = None) -> None:
@@ -111,7 +114,7 @@ class CallsRecording:
                     self._incomplete = Incomplete("damaged", 0, damage)
 
     def _held(self, folder: Path) -> Sequence[BinaryIO]:
-        """Open all segments; so they can be read though a recorder deletes them."""
+        """Open all segments, so that a recorder may delete them during the reading."""
         while True:
             with ExitStack() as stack, suppress(FileNotFoundError):
                 opened = (each.open("rb") for each in segments_in(folder))
@@ -125,7 +128,7 @@ class CallsRecording:
 
     @cached_property
     def names(self) -> dict[Thread, str]:
-        """Names of all threads, each as it was last known."""
+        """The last known name of each thread."""
         names: dict[Thread, str] = {}
         for _, found in self._scans:
             names |= found.names
@@ -174,7 +177,7 @@ class CallsRecording:
         return Profile(counts, self.meta, cpu=cpu, names=self.names, calls=calls)
 
     def notes(self) -> Iterator[str]:
-        """Yield what else a reader must know, one line each, once all is read."""
+        """Yield notes for the user, one line each, after everything has been read."""
         if self.is_written:
             yield f"{self._name} is still being written"
         if lost := self.statistics.failed:
@@ -190,12 +193,12 @@ class CallsRecording:
         return self._filters.missing(self._name, threads)
 
     def stacks(self) -> Iterator[tuple[RubyThread, int]]:
-        """Yield threads and numbers of Ruby's stacks with calls; some several times."""
+        """Yield thread and number of each Ruby stack with calls; may repeat them."""
         for file, found in self._scans:
             yield from call_stacks(file.path, found)
 
     def has_several_stacks(self) -> bool:
-        """Return whether calls of more than one of Ruby's stacks match the filters."""
+        """Return whether calls of more than one Ruby stack match the filters."""
         wants = self._wants()
         first: tuple[int, int] | None = None
         for thread, number in self.stacks():
@@ -206,7 +209,7 @@ class CallsRecording:
         return False
 
     def has_switches(self) -> bool:
-        """Return whether it contains times when threads were on CPUs."""
+        """Return whether it contains context switches."""
         return next(self._read(_SWITCHES), None) is not None
 
     def _filtered(
@@ -271,7 +274,7 @@ class CallsRecording:
         check_file_header(file.read(FILE_HEADER_SIZE), file.name)
         reader = _Section(self)
         for kind, payload in blocks(file):
-            # What came since it was scanned has perhaps no names.
+            # Blocks that were written after the scan may lack names.
             if file.tell() > end > 0:
                 return
             self.is_complete = kind == BlockType.END
@@ -297,14 +300,14 @@ class CallsRecording:
 
 
 class _Processes:
-    """Makes events of the records of all processes."""
+    """Turns the records of all processes into events."""
 
     def __init__(self, found: CallsScan) -> None:
         self._found = found
         self._calls: dict[ScannedProcess, ReportedCalls] = {}
 
     def feed(self, kind: int, payload: bytes) -> Iterator[ReportedCall]:
-        """Yield the events of a block of PROCESS or RECORDS; raises Damaged."""
+        """Yield the events of a PROCESS or RECORDS block; raises Damaged."""
         if kind == BlockType.RECORDS:
             known = self._found.process(process_of(payload))
             step = decode_records(payload, known.process.record_size)
@@ -318,7 +321,7 @@ class _Processes:
             yield from ended.finish() if ended else ()
 
     def finish(self) -> Iterator[ReportedCall]:
-        """Yield what is still open: no more comes of any process."""
+        """Yield the remaining events of all processes."""
         for calls in self._calls.values():
             yield from calls.finish()
 

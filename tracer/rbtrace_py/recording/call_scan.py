@@ -1,6 +1,6 @@
-"""Scan of a recording of calls for its processes, methods and threads.
+"""Scan of a recording of calls for its processes, methods, and threads.
 
-Names come behind what they are of; so all blocks are read once before the calls are.
+A name may follow the records that use it, so a first pass reads all blocks for names.
 """
 
 from __future__ import annotations
@@ -47,14 +47,17 @@ _METHOD_KINDS = {FrameKind.C: MethodKind.C, FrameKind.GC: MethodKind.GC}
 _HAPPENED = re.compile(
     b"[%c%c%c]" % (CallKind.ENTRY, CallKind.C_ENTRY, CallKind.GC_END)
 )
-"""Kinds of records that tell first of a stack that something happened in it."""
+"""Kinds of records that can be the first event of a stack."""
 
 
 @dataclass(eq=False)
 class ScannedProcess:
     """A process whose records are in a recording.
 
-    methods: by number; until: as ProcessNews has it
+    Attributes:
+        process: Facts about the process.
+        methods: Methods by number.
+        until: As in ``ProcessNews``.
     """
 
     process: HookedProcess
@@ -68,12 +71,14 @@ class ScannedProcess:
 
 @dataclass(eq=False)
 class CallsScan:
-    """Knowledge of a recording once it is read.
+    """Result of the scan of a recording.
 
-    names: of all threads, each as it was last known
-    processes: by their number in the file
-    is_complete: was it closed, and nothing damaged?
-    end: where the last whole block ended when it was read; it may be written still
+    Attributes:
+        is_complete: True if the recording was closed and is undamaged.
+        end: File offset of the end of the last complete block. The file may still
+            grow.
+        names: Last known name of each thread.
+        processes: Processes by their number in the file.
     """
 
     is_complete: bool = False
@@ -103,7 +108,12 @@ def check_version(path: Path, name: str) -> None:
 
 
 def scan(path: Path) -> CallsScan:
-    """Read a file; a damaged one as far as it is whole; BadRecording if it is none."""
+    """Scan a file, up to any damage.
+
+    Raises:
+        BadRecording: The file is not a recording.
+        OSError: The file cannot be read.
+    """
     found = CallsScan()
     left = _MOST_NAMES
     with suppress(Damaged):
@@ -121,15 +131,15 @@ def scan(path: Path) -> CallsScan:
                         methods[method] = method_of(tables, stack)
             found.is_complete = kind == BlockType.END
         return found
-    # Whoever reads it again is to see the damage.
+    # The second pass must report the damage, so it must not stop before it.
     found.is_complete, found.end = False, 0
     return found
 
 
 def call_stacks(path: Path, found: CallsScan) -> Iterator[tuple[RubyThread, int]]:
-    """Yield threads, and numbers of Ruby's stacks, with calls; some several times.
+    """Yield thread and number of each Ruby stack with calls; may repeat them.
 
-    Damage and errors: as of ``scan``.
+    Damage and errors are handled as in ``scan``.
     """
     streams: dict[tuple[int, int], _Stream] = defaultdict(_Stream)
     with suppress(Damaged):
@@ -147,7 +157,7 @@ def call_stacks(path: Path, found: CallsScan) -> Iterator[tuple[RubyThread, int]
 
 
 def method_of(tables: TablesReader, stack: int) -> CalledMethod:
-    """Return the method that stands as a stack of one frame; raises Damaged."""
+    """Return the method that a stack of one frame represents; raises Damaged."""
     frames = tables.stack(stack).frames
     if len(frames) != 1:
         raise Damaged("a call of what is no method")
@@ -157,7 +167,7 @@ def method_of(tables: TablesReader, stack: int) -> CalledMethod:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes, TablesReader, int]]:
-    """Yield each with its section's tables as known by then, and its end."""
+    """Yield each block's type, payload, section's tables so far, and end offset."""
     tables = TablesReader()
     with path.open("rb") as file:
         check_file_header(file.read(FILE_HEADER_SIZE), str(path))
@@ -188,13 +198,13 @@ def _add_process(found: CallsScan, news: ProcessNews) -> None:
 
 
 class _Stream:
-    """The stacks whose records a stream has had."""
+    """The current stack of a stream."""
 
     def __init__(self) -> None:
         self._stack = self._tid = 0
 
     def stacks(self, data: bytes, size: int) -> Iterator[tuple[int | None, int]]:
-        """Kernel thread and number of each stack in which something happened."""
+        """Yield kernel thread and number of each stack with events."""
         kinds = data[KIND_AT::size]
         begun = (m.start() for m in re.finditer(bytes([CallKind.STACK]), kinds))
         for at, end in pairwise([0, *begun, len(kinds)]):

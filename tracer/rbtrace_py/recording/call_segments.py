@@ -1,7 +1,7 @@
-"""A folder of recordings of calls, of which the oldest are deleted: a flight recorder.
+"""Flight recorder: a folder of recordings of calls, the oldest of which are deleted.
 
-Each segment is a whole recording: it says again what the ones before said of processes,
-methods, and of whose stack each stream is. Threads it names as their calls come.
+Each segment is a complete recording. It begins with all that is known about processes,
+methods, and the stack of each stream. It names a thread when the thread makes calls.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from rbtrace_py.recording.sample_recording import EXTENSION, is_full
 
 _NAME = re.compile(r"\d{8}T\d{6}-\d{6}\.rbrec")
 _MOST_NUMBER = 900_000
-"""Then they begin anew, with the next second."""
+"""Number of a segment after which numbers restart, with the next second."""
 _PARTS = 16
-"""A segment is one part of so many of what is kept."""
+"""A segment holds one part in ``_PARTS`` of the time and size to keep."""
 _LONGEST = 2
-"""A call that goes on keeps its segment so many times as long, then it is cut."""
+"""Factor by which an open call prolongs its segment before it is cut."""
 _RETURNS = (CallKind.RETURN, CallKind.C_RETURN)
 _NESTING = (CallKind.ENTRY, CallKind.C_ENTRY, *_RETURNS, CallKind.STACK)
 _BESIDE = bytes(set(range(256)).difference(_NESTING))
-"""Kinds of records that say nothing of which calls are open."""
+"""Kinds of records that do not affect which calls are open."""
 _PLACES = (CallKind.PLACE, CallKind.THREAD)
 _STACK_RECORDS = 3
 
@@ -52,12 +52,15 @@ def segments_in(folder: Path) -> list[Path]:
 
 @dataclass(eq=False)
 class _Known:
-    """State of a process that a new segment begins with.
+    """State of a process to write at the start of a new segment.
 
-    clock: as it was read last
-    stacks: of each stream the records that say whose stack it is
-    open: streams in the middle of a call
-    lost: so far, and before this segment
+    Attributes:
+        methods: Methods so far.
+        clock: Last reading of its clock.
+        stacks: For each stream, the records that identify its stack.
+        open: Streams with an open call.
+        lost: Number of lost events so far.
+        lost_before: Number of events lost before this segment.
     """
 
     methods: list[CalledMethod] = field(default_factory=list)
@@ -69,18 +72,24 @@ class _Known:
 
 
 class SegmentsWriter:
-    """Writes steps as CallsWriter does, to one file of a folder after the other.
+    """Writes steps like ``CallsWriter``, to successive files of a folder.
 
-    make: makes the writer of a segment
-    keep_ns: how long a segment is kept after its end
-    most: bytes of all of them
-    time_ns: CLOCK_REALTIME, now
-    on_full: called the first time that the oldest segment is deleted for a full disk
+    Args:
+        folder: The folder; it is created if it does not exist.
+        make: Makes the writer of a segment.
+        keep_ns: Time in ns for which a segment is kept after its end.
+        most: Maximum bytes of all segments.
+        time_ns: Current CLOCK_REALTIME.
+        on_full: Called the first time that a full disk makes the writer delete the
+            oldest segment.
 
-    deleted: calls that were deleted because the disk was full. Each segment counts
-        those that were deleted while it was written, in its statistics.
+    Attributes:
+        deleted: Number of calls that were deleted because the disk was full. A
+            segment's statistics count the calls deleted while it was written.
 
-    Raises as CallsWriter; BadRecording if another writes into the folder.
+    Raises:
+        BadRecording: Another process writes into the folder.
+        OSError: A file cannot be written.
     """
 
     deleted = 0
@@ -114,7 +123,7 @@ class SegmentsWriter:
             raise
 
     def tell(self, step: RecordedStep, time_ns: int) -> None:
-        """Write a step; where the segment is over, into the next one."""
+        """Write a step, into a new segment if the current one has reached its limit."""
         if self._is_over(time_ns):
             self._writer.close()
             self._begin(time_ns)
@@ -131,7 +140,7 @@ class SegmentsWriter:
         self._writer.take_switches()
 
     def flush_if_due(self, time_ns: int) -> None:
-        """Flush as CallsWriter does, and delete what is too old or too much."""
+        """Flush like ``CallsWriter``, and delete segments beyond the limits."""
         self._writer.flush_if_due(time_ns)
         if not self._looked <= time_ns < self._looked + 10**9:
             self._looked = time_ns
@@ -146,7 +155,7 @@ class SegmentsWriter:
                 self._lock = -1
 
     def _begin(self, time_ns: int) -> None:
-        """Open a segment, which begins with all that is known."""
+        """Open a segment, and write all that is known at its start."""
         self._path = _next_path(self._folder, time_ns)
         self._writer = self._made()
         self._statistics = self._writer.statistics
@@ -171,7 +180,7 @@ class SegmentsWriter:
                     raise
 
     def _make_room(self) -> bool:
-        """Delete the oldest segment but the current one; False: there is none."""
+        """Delete the oldest segment but not the current one; return whether it did."""
         for oldest in segments_in(self._folder):
             if oldest != self._path:
                 oldest.unlink(missing_ok=True)
@@ -183,7 +192,7 @@ class SegmentsWriter:
         return False
 
     def _count_deleted(self, path: Path) -> None:
-        """Note a deleted segment's calls, and those that it had noted, in this one."""
+        """Add a deleted segment's calls and its count of deleted calls to this one."""
         calls = self._calls.pop(path, 0)
         self.deleted += calls
         self._noted[self._path] += calls + self._noted.pop(path, 0)
@@ -215,7 +224,7 @@ class SegmentsWriter:
                 known.open.discard(stream)
 
     def _delete(self, time_ns: int) -> None:
-        """Delete the oldest; of those that are too large one stays, for it is all."""
+        """Delete segments beyond the limits, but for their size never the last two."""
         left = self._most
         for age, path in enumerate(reversed(segments_in(self._folder))):
             with suppress(FileNotFoundError):
@@ -229,7 +238,7 @@ class SegmentsWriter:
 
 
 def _next_path(folder: Path, time_ns: int) -> Path:
-    """Return a name behind all there are, also where the clock was set back."""
+    """Return a name that sorts after all others, even if the clock was set back."""
     began = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time_ns // 10**9))
     number = 0
     for newest in segments_in(folder)[-1:]:
@@ -243,13 +252,13 @@ def _next_path(folder: Path, time_ns: int) -> Path:
 
 
 def _beginning(data: bytes, size: int) -> bytes:
-    """Return the rest of a STACK, PLACE, THREAD triple that a step had cut."""
+    """Return the rest of a STACK, PLACE, THREAD triple that the previous step cut."""
     kinds = data[KIND_AT::size][: _STACK_RECORDS - 1]
     return data[: (len(kinds) - len(kinds.lstrip(bytes(_PLACES)))) * size]
 
 
 def _is_open(data: bytes, size: int) -> bool | None:
-    """Return whether a call is open behind these records; None: they do not tell."""
+    """Return whether a call is open after these records; None if unknown."""
     at = len(data[KIND_AT::size].rstrip(_BESIDE)) - 1
     if at < 0:
         return None

@@ -1,7 +1,7 @@
 """Writer of recordings of calls: the records of the rings, unchanged.
 
 No code runs per event. A method is a stack of one frame. The scheduler's switches are
-in blocks of their own, before the records of the same time.
+in separate blocks, before the records of the same time.
 """
 
 from __future__ import annotations
@@ -27,20 +27,25 @@ from rbtrace_py.recording.call_blocks import (
 from rbtrace_py.recording.sample_recording import FLUSH_SAMPLES, Path_, RecordingWriter
 
 SWITCH_COLUMNS = "qIBBI"
-"""Time since the last one, thread, what, state, and the CPU or how many were lost."""
+"""Time since the last switch, thread, kind, state, and CPU or number of lost ones."""
 MOST_WAITING = 4 << 20
-"""Bytes of records that wait for the next flush."""
+"""Bytes of waiting records that cause a flush."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """Records and names of a process since the step before.
+    """Records and names of a process since the previous step.
 
-    methods: the names that follow those known before
-    tids: kernel threads whose calls are in it
-    calls: that returned
-    lost: events that were lost so far; 0 also where nobody looked
-    clock, until, ended: as ProcessNews has them
+    Attributes:
+        process: The process.
+        step: The records.
+        methods: New methods, numbered after the previous ones.
+        tids: Kernel threads whose calls are in the step.
+        calls: Number of calls that returned.
+        lost: Number of events lost so far; 0 if not checked.
+        clock: As in ``ProcessNews``.
+        until: As in ``ProcessNews``.
+        ended: As in ``ProcessNews``.
     """
 
     process: HookedProcess
@@ -55,14 +60,21 @@ class RecordedStep:
 
 
 class CallsWriter(RecordingWriter):
-    """Writes steps to a file, a second's worth at a time; closing writes the rest.
+    """Writes steps to a file about once per second; closing writes the rest.
 
-    names: of threads; more may come
-    ask: has names of threads added that are not in it, if it can
-    switches: gives those that have come since it was last called, until now
-    most_waiting: bytes of records that are not written yet, before they are flushed
+    Args:
+        path: The file.
+        meta: Description of the recording.
+        names: Names of threads; the caller may add names.
+        switches: Returns the switches since its last call.
+        ask: Called for a thread without a name, to add the name if possible.
 
-    Raises as RecordingWriter.
+    Attributes:
+        most_waiting: Bytes of waiting records that cause a flush.
+
+    Raises:
+        BadRecording: As for ``RecordingWriter``.
+        OSError: The file cannot be written.
     """
 
     def __init__(
@@ -87,9 +99,11 @@ class CallsWriter(RecordingWriter):
         super().__init__(path, meta, Statistics("ns", counted="calls"))
 
     def tell(self, step: RecordedStep, time_ns: int) -> None:
-        """Write a step, at the latest with the first one a second later.
+        """Add a step; it is written with the first step after a second at the latest.
 
-        time_ns: CLOCK_REALTIME, now
+        Args:
+            step: The step.
+            time_ns: Current CLOCK_REALTIME.
         """
         process = step.process
         number = self._process(process)
@@ -112,11 +126,11 @@ class CallsWriter(RecordingWriter):
         self.flush_if_due(time_ns)
 
     def take_switches(self) -> None:
-        """Take the switches so far; to be called often, as their source is small."""
+        """Take the switches so far; call this often, because their buffer is small."""
         self._switches += self._take()
 
     def flush(self) -> None:
-        # What had happened when the last of the records did: so it can stand before.
+        # Take all switches up to the last record, so that they can precede it.
         self.take_switches()
         switches, self._switches = self._switches, []
         for at in range(0, len(switches), FLUSH_SAMPLES):
@@ -149,7 +163,7 @@ class CallsWriter(RecordingWriter):
         super()._begin_section()
 
     def _process(self, process: HookedProcess) -> int:
-        """Return its number in the file."""
+        """Return a process's number in the file."""
         number = self._processes.get(process)
         if number is None:
             number = self._processes[process] = len(self._processes)
@@ -165,7 +179,7 @@ class CallsWriter(RecordingWriter):
         self._methods.append((number, index, self._number(Stack((frame,)))))
 
     def _name(self, native: Thread) -> int:
-        """Return the number of a kernel thread and its name, which may come later."""
+        """Return the number of a kernel thread; its name may change or come later."""
         known = self._natives.get(native)
         if known is None and native not in self._names:
             self._ask(native)

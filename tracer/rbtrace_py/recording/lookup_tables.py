@@ -1,8 +1,8 @@
 """Tables of a recording, by number: strings, frames, stacks, threads.
 
-Each table has a half that writes and a half that reads. They are incremental: a block
-holds what came since the last one, numbered on from there, and a section (a META
-block) begins them anew.
+Each table has a writer and a reader. Tables are incremental: a block contains the new
+entries since the last block, with consecutive numbers. A section (a META block) begins
+with empty tables.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from rbtrace_py.recording.blocks import (
 )
 
 MAX_DEPTH = 1 << 14
-"""Frames of a stack; what is deeper is written without its outermost ones."""
+"""Maximum frames of a stack; deeper stacks lose their outermost frames."""
 
 MAX_TEXT = 1 << 26
-"""Bytes of all strings of a section."""
+"""Maximum bytes of all strings of a section."""
 
 _MAX_ENTRIES = 1 << 21
 _CHUNK = 1 << 18
@@ -42,7 +42,7 @@ THREAD_COLUMNS = "IIQIIB"
 
 
 class TablesWriter:
-    """Numbers what samples refer to, and remembers what is not written yet."""
+    """Numbers the stacks and threads of samples, and keeps unwritten entries."""
 
     def __init__(self, max_nodes: int = MAX_NODES) -> None:
         self._tree = StackTree(max_nodes)
@@ -56,13 +56,13 @@ class TablesWriter:
         self._nodes_done = 0
 
     def stack(self, stack: Stack) -> int | None:
-        """The number of a stack; None if a new section is needed for it."""
+        """Return the number of a stack; None if it requires a new section."""
         if self._text > MAX_TEXT // 2:
             return None
         return self._tree.node(stack.frames[-MAX_DEPTH:])
 
     def thread(self, thread: RubyThread) -> int:
-        """The number of a thread."""
+        """Return the number of a thread."""
         number = self._threads.get(thread)
         if number is None:
             key = (*_thread_row(thread), thread.name)
@@ -80,7 +80,7 @@ class TablesWriter:
         return len(self._thread_values) >= _CHUNK
 
     def blocks(self) -> list[bytes]:
-        """Return what is new since the last time, in an order that can be read."""
+        """Return blocks of the new entries since the last call, in a readable order."""
         frames = self._frame_blocks()
         threads = self._thread_blocks()
         return [*self._string_blocks(), *frames, *self._stack_blocks(), *threads]
@@ -96,7 +96,7 @@ class TablesWriter:
 
     def _string_blocks(self) -> list[bytes]:
         new, self._new_strings = self._new_strings, []
-        # A string is at most 64 KiB: so many are less than a block.
+        # A string has at most 64 KiB, so 128 strings fit into a block.
         return [
             block(
                 BlockType.STRINGS,
@@ -162,7 +162,7 @@ def _parts(rows: Sequence[_Row], size: int) -> Iterator[Sequence[_Row]]:
 
 
 class TablesReader:
-    """Meaning of the numbers in a section's samples; every method raises Damaged."""
+    """Resolves the numbers in a section's samples; every method raises Damaged."""
 
     def __init__(self) -> None:
         self._strings: list[str] = []
@@ -177,7 +177,7 @@ class TablesReader:
         self._kept = 0
 
     def add(self, kind: int, payload: bytes) -> None:
-        """Take a block; those that are no tables are left alone."""
+        """Add a block; blocks that are not tables are ignored."""
         if kind == BlockType.STRINGS:
             self._add_strings(payload)
         elif kind == BlockType.FRAMES:
@@ -243,7 +243,7 @@ class TablesReader:
             )
 
     def take_threads(self) -> list[RubyThread]:
-        """Return those that have come since it was last asked."""
+        """Return the new threads since the last call."""
         new = self._threads[self._taken :]
         self._taken += len(new)
         return new
@@ -255,7 +255,7 @@ class TablesReader:
             raise Damaged("a sample of a thread that is not there") from None
 
     def stack(self, number: int) -> Stack:
-        """One object for one number, as long as there are not too many."""
+        """Return the stack of a number: the same object, unless evicted meanwhile."""
         known = self._stacks.get(number)
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""Metadata and losses of a recording: the blocks that are JSON."""
+"""Metadata and losses of a recording: the JSON blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_NUMBER = 1 << 63
 
 
 _RARE = ("most_calls", "event", "argument", "weights")
-"""Fields that are left out where they say nothing."""
+"""Fields that are omitted if empty."""
 
 
 def encode_meta(meta: Meta) -> bytes:
@@ -30,7 +30,7 @@ def encode_meta(meta: Meta) -> bytes:
 
 
 def decode_meta(payload: bytes) -> Meta:
-    """Decode a META block; fields that are missing or odd stay empty; Damaged."""
+    """Decode a META block; missing or malformed fields stay empty; raises Damaged."""
     document = load_json(payload)
     found = {}
     for field in fields(Meta):
@@ -58,7 +58,7 @@ def _checked(value: object, default: object, name: str) -> object:
 
 
 def encode_losses(now: Statistics, before: Statistics) -> bytes:
-    """Counters since ``before``, and until when they hold."""
+    """Encode the counters since ``before``, and the time of the last data."""
     counters = {name: getattr(now, name) - getattr(before, name) for name in LOSSES}
     counters = {n: v for n, v in counters.items() if v or n in _ALWAYS}
     return dump_json({"ended_ns": now.ended_ns, "counters": counters})
@@ -83,7 +83,7 @@ def _count(value: object) -> int | None:
 
 
 def dump_json(document: dict[str, object]) -> bytes:
-    """Return a document as a block has it."""
+    """Return the payload of a JSON block."""
     return json.dumps(document, separators=(",", ":")).encode("ascii")
 
 
@@ -101,5 +101,5 @@ def load_json(payload: bytes) -> dict[str, object]:
 
 
 def _integer(digits: str) -> int:
-    # Some Pythons need minutes for a number of a million digits.
+    # Some versions of Python take minutes to parse a number of a million digits.
     return int(digits) if len(digits) < 24 else -1

@@ -46,7 +46,7 @@ class Filters:
             UsageError: ``thread`` is not a regular expression.
         """
         expression = self.expression()
-        # Asked once for each thread: expressions are slow.
+        # Match once per thread, because expressions are slow.
         known = {} if known is None else known
         for sample in samples:
             thread = sample.thread
@@ -100,7 +100,7 @@ class Filters:
 
 
 def thread_name(thread: RubyThread) -> str:
-    """Return the name by which filters know a thread of samples."""
+    """Return the name of a sampled thread that filters match."""
     return thread.name or ("main" if thread.is_main else "")
 
 

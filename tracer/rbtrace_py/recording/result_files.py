@@ -1,6 +1,6 @@
-"""Results of ``latency``, ``count`` and ``values`` read back from their files.
+"""Reader of the result files of ``latency``, ``count``, and ``values``.
 
-These are ``--json`` of all three commands, and ``--hlog`` of ``latency``.
+It reads ``--json`` of all three commands, and ``--hlog`` of ``latency``.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _Place = tuple[str, type, Key, bool]
 
 
 def read_result(path: str) -> Result:
-    """Return the result in a file, all intervals together.
+    """Return the result in a file, the sum of all intervals.
 
-    The series of a log are its tags. The ``slow`` part of a document is left out.
+    The series of a log are its tags. The ``slow`` part of a document is ignored.
 
     Raises:
-        BadRecording: It is not such a file, or has results of different questions.
+        BadRecording: It is not a result file, or its results cannot be added.
         OSError: It cannot be read.
     """
     with Path(path).open(encoding="utf-8", errors="replace") as file:
@@ -88,7 +88,7 @@ def _sum(parts: Iterable[Result]) -> Result:
 
 
 def _joined(one: Result, next_one: Result) -> Result:
-    """Return a result of both times, without groups; ValueError if they differ."""
+    """Join two results without their groups; ValueError if they cannot be added."""
     for name in ("command", "by", "unit", "operand", "filter"):
         if getattr(one, name) != getattr(next_one, name):
             raise ValueError("results of different questions")
@@ -180,7 +180,7 @@ def _number(value: object) -> int:
 def _durations(buckets: Sequence[Sequence[Any]]) -> Histogram:
     digits = 2 if all(_has_digits(bucket, 2) for bucket in buckets) else 3
     if digits == 2 and all(_has_digits(bucket, 3) for bucket in buckets):
-        digits = 3  # values so small that they are exact
+        digits = 3  # the values are so small that their buckets are exact
     counts: dict[int, int] = {}
     for lowest, _, count in buckets:
         if not 0 <= _number(lowest) < 1 << 63:
@@ -227,7 +227,7 @@ def _unescaped(found: re.Match[str]) -> str:
     code, byte, named = found.groups()
     if code:
         return chr(int(code, 16))
-    if byte:  # of a text that is not UTF-8, as ``surrogateescape`` has it
+    if byte:  # of a string that is not UTF-8: map it as ``surrogateescape`` does
         number = int(byte, 16)
         return chr(number if number < 0x80 else 0xDC00 + number)
     return _NAMED.get(named, named)

@@ -1,8 +1,8 @@
 """Writer and reader of recordings of samples.
 
 A file is a header and blocks (``blocks``). A META block begins a section. Each flush
-writes whole blocks at once: tables that samples refer to (``lookup_tables``), samples,
-and losses. A file is readable up to its last whole block, however the writer ended.
+writes complete blocks at once: tables for the samples (``lookup_tables``), samples, and
+losses. A file is readable up to its last complete block, even if the writer crashed.
 docs/formats/recordings.md specifies the format.
 """
 
@@ -56,29 +56,37 @@ from rbtrace_py.recording.metadata import (
 from rbtrace_py.recording.recording_filters import Filters, thread_name
 
 SAMPLE_COLUMNS = "qIIBBQQ"
-"""Time since the last one, thread, stack, state, flags, weight, fiber."""
+"""Time since the last sample, thread, stack, state, flags, weight, fiber."""
 
 FLUSH_NS = 1_000_000_000
 FLUSH_SAMPLES = 1 << 16
 _KNOWN_STACKS = 1 << 14
 
 EXTENSION = ".rbrec"
-"""Extension of the names that recordings get by themselves."""
+"""Extension of recordings' default names."""
 
 Path_ = str | os.PathLike[str]
 
 
 class RecordingWriter:
-    """Writes samples to a file, a second's worth at a time.
+    """Writes samples to a file about once per second.
 
-    statistics: the sampler's own; ``rounds``, ``late``, ``failed`` and ``ended_ns``
-        are written with each flush as they stand then
-    follows_cut: True if the file that it appends to lacks its end
-    make_room: called where the disk is full; whether to try again
+    Args:
+        path: The file. An existing file is replaced, or gets another section if
+            ``append`` is True.
+        meta: Description of the recording.
+        statistics: Statistics of the sampler. Each flush writes the current
+            ``rounds``, ``late``, ``failed``, and ``ended_ns``.
+        append: Append to an existing file.
+        max_nodes: Maximum number of nodes of a section's stack tree.
 
-    A file that is there is replaced, or with ``append`` gets another section.
-    Raises BadRecording if another process writes the file, or if its mode or unit
-    differs; OSError if it cannot be written.
+    Attributes:
+        follows_cut: True if the existing file lacks its end.
+        make_room: Called if the disk is full; returns whether to retry.
+
+    Raises:
+        BadRecording: Another process writes the file, or its mode or unit differs.
+        OSError: The file cannot be written.
     """
 
     def __init__(
@@ -111,7 +119,7 @@ class RecordingWriter:
         self.close()
 
     def add(self, sample: Sample) -> None:
-        """Write a sample, at the latest with the first one a second later."""
+        """Add a sample; it is written with the first sample after a second at most."""
         time_ns, thread, state, stack, weight, flags, fiber = sample
         node = self._nodes.get(stack)
         if node is None:
@@ -125,16 +133,17 @@ class RecordingWriter:
         self.flush_if_due(time_ns)
 
     def flush_if_due(self, time_ns: int) -> None:
-        """Flush if the last time was a second ago; to be called as time goes by.
+        """Flush if the last flush was a second ago; call this regularly.
 
-        time_ns: CLOCK_REALTIME, which may have been set back
+        Args:
+            time_ns: Current CLOCK_REALTIME, which may have been set back.
         """
         if not self._flush_at - FLUSH_NS <= time_ns < self._flush_at:
             self.flush()
             self._flush_at = time_ns + FLUSH_NS
 
     def flush(self) -> None:
-        """Write all there is, in one go: after it a killed writer loses nothing."""
+        """Write everything in one call; a writer killed afterwards loses nothing."""
         written = self._tables.blocks()
         if self._rows:
             written.append(block(BlockType.SAMPLES, _pack_samples(self._rows)))
@@ -148,23 +157,23 @@ class RecordingWriter:
             self._begin_section()
 
     def write(self, blocks_: list[bytes]) -> None:
-        """Whole blocks, in one go."""
+        """Write complete blocks in one call."""
         self._put(b"".join(blocks_))
 
     def close(self) -> None:
-        """Write the rest, and that this is the end."""
+        """Write the rest and the END block."""
         if self._file.closed:
             return
         try:
             self.flush()
             while self._losses != encode_losses(self.statistics, self._before):
-                self.flush()  # writing made room, which the statistics count
+                self.flush()  # writing deleted old data, which the statistics count
             self._put(block(BlockType.END, b""))
         finally:
             self._file.close()
 
     def _put(self, data: bytes) -> None:
-        """Write, or never again: what would follow a cut block could not be read."""
+        """Write; on error close the file, because blocks after a cut are unreadable."""
         try:
             self._write_making_room(data)
         except OSError:
@@ -179,12 +188,12 @@ class RecordingWriter:
             except OSError as error:
                 if not is_full(error) or not self.make_room():
                     raise
-            # Of a block that was cut nothing may stay.
+            # Remove the partial block.
             self._file.truncate(at)
             self._file.seek(at)
 
     def _begin_section(self) -> None:
-        """Tables are bounded: when they are full they begin anew."""
+        """Begin a section with empty tables; this keeps tables bounded."""
         self._tables = TablesWriter(self._max_nodes)
         self._nodes: dict[Stack, int] = {}
         self._before = self.statistics.copy()
@@ -234,7 +243,7 @@ def _lock(file: io.FileIO, path: Path_) -> None:
 
 
 def _end(file: io.FileIO, name: str, meta: Meta) -> tuple[int, bool]:
-    """Return where the last whole block ends, and whether the file lacks its end."""
+    """Return where the last complete block ends, and whether the file lacks its end."""
     if not os.fstat(file.fileno()).st_size:
         return 0, False
     buffered = io.BufferedReader(file)
@@ -258,7 +267,7 @@ def _end(file: io.FileIO, name: str, meta: Meta) -> tuple[int, bool]:
 
 
 def _check_appendable(before: Meta, meta: Meta, name: str) -> None:
-    """Raise BadRecording unless the samples of both sections weigh the same."""
+    """Raise BadRecording unless the samples of both sections are weighted alike."""
     if before.unit != meta.unit or before.mode != meta.mode:
         raise BadRecording(
             f"{name} uses another unit or mode",
@@ -272,7 +281,7 @@ def _check_appendable(before: Meta, meta: Meta, name: str) -> None:
 
 
 def is_full(error: OSError) -> bool:
-    """Return whether there is no room on the disk, or no more of it for this user."""
+    """Return whether the disk is full or the user's quota is exceeded."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -292,8 +301,10 @@ def _pack_samples(rows: list[tuple[int, int, int, int, int, int, int]]) -> bytes
 class Recorded:
     """A recording that was read.
 
-    notes: what else a reader must know, one line each
-    missing: why nothing is left of it
+    Attributes:
+        profile: The counted samples or calls.
+        notes: Notes for the user, one line each.
+        missing: The error that no thread matches the filters; None if one does.
     """
 
     profile: Profile
@@ -305,7 +316,7 @@ _END = block(BlockType.END, b"")
 
 
 def _is_written(file: BinaryIO) -> bool:
-    """Return whether a recorder has not closed a file yet: it holds the file's lock."""
+    """Return whether a recorder is still writing a file: it holds the file's lock."""
     try:
         file.seek(-len(_END), os.SEEK_END)
         is_closed = file.read() == _END
@@ -320,17 +331,20 @@ def _is_written(file: BinaryIO) -> bool:
 
 
 class Recording:
-    """A recording of samples: iterate for those that match ``filters``, repeatedly.
+    """A recording of samples; each iteration yields those that match ``filters``.
 
-    meta: of the first section
-    statistics: the sampler's statistics as far as the file was read; ``incomplete`` is
-        set once all is read
-    sections: number of sections
-    is_complete: True if the last section was closed, and nothing is damaged
-    is_written: True if a recorder was still writing the file when it was opened
+    A damaged or cut-off file is not an error: all blocks before the damage are read.
 
-    Raises BadRecording if it is not a recording, or if its major version is newer. A
-    file that is damaged or cut off is not an error: all blocks before are read.
+    Attributes:
+        meta: Description of the first section.
+        statistics: The sampler's statistics up to the current position. ``incomplete``
+            is set at the end.
+        sections: Number of sections.
+        is_complete: True if the last section was closed and nothing is damaged.
+        is_written: True if a recorder was still writing the file when it was opened.
+
+    Raises:
+        BadRecording: It is not a recording, or its major version is newer.
     """
 
     def __init__(self, path: Path_, filters: Filters | None = None) -> None:
@@ -394,10 +408,13 @@ class Recording:
     def incomplete(
         self, damage: Damaged | None, at_ns: int, name: str = ""
     ) -> Incomplete | None:
-        """Return how a recording without an end is incomplete; None if it is written.
+        """Return why a recording lacks its end; None if it is still being written.
 
-        damage: where reading ended; None if the last block is whole
-        at_ns: time of the last data; name: of one file of a folder
+        Args:
+            damage: The damage that ended the reading; None if the last block is
+                complete.
+            at_ns: CLOCK_REALTIME of the last data.
+            name: Name of the file in its folder, if the recording is a folder.
         """
         if damage is not None and not isinstance(damage, CutOff):
             detail = f"{name}: {damage}" if name else str(damage)
@@ -451,7 +468,7 @@ class Recording:
             known_state = _STATES.get(state, ThreadState.UNKNOWN)
             known_stack = tables.stack(stack)
             if known_state is _RUNNING and known_stack.frames[-1:] == _IN_RUN_QUEUE:
-                known_state = ThreadState.RUNNABLE  # as older versions wrote it
+                known_state = ThreadState.RUNNABLE  # older versions wrote RUNNING
             known = SampleFlags.CLEAN
             if flags & _KNOWN_FLAGS:
                 known = SampleFlags(flags & _KNOWN_FLAGS)
