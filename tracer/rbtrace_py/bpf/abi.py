@@ -17,19 +17,19 @@ MAX_OPERANDS = 12
 KEY_TEXT = 64
 KEY_CHUNKS = 16
 LONGEST_KEY = KEY_CHUNKS * (KEY_TEXT - 1)
-"""Bytes of a string that make a key: one that has as many may go on."""
+"""Maximum bytes of a string key; a key of this length may be cut."""
 KEY_WHOLE = LONGEST_KEY + 1
-"""Bytes kept of a long key, with its NUL."""
+"""Bytes stored of a long key, including its NUL."""
 
 BUCKETS = 33_792
 PAIR_DEPTH = 128
 MOST_FRAMES = 512
-"""Control frames of a stack at most; the newest."""
+"""Maximum number of control frames of a stack; the newest are kept."""
 SCRATCHES = 4
-"""Stacks that can be walked at once on a processor, where walks can be preempted."""
+"""Number of walks at once on a processor, if walks can be preempted."""
 
 SITE_FROM_COOKIE = 1 << 32
-"""SITE of a program whose sites' numbers come with the attachment."""
+"""SITE of a program that gets the site's number from the attachment's cookie."""
 
 AT_LOAD_MARK = 0x5EED5EED << 32
 """The upper half of each AT_LOAD mark in the code, which the loader replaces."""
@@ -50,7 +50,7 @@ NUMBERS = (
     *("EVERY", "WEIGHTED", "FIELD_OFFSET", "FIELD_SIZE", "FIELD_SIGNED"),
 )
 AT_LOAD = (*MAPS, *NUMBERS)
-"""Symbols that the loader fills in in programs: see ``programs/loading.h``."""
+"""Symbols in programs that the loader replaces: see ``programs/loading.h``."""
 
 
 class SharedStruct:

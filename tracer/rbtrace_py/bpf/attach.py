@@ -1,10 +1,9 @@
-"""Programs put on sites of files.
+"""Attachment of programs to sites of files, tracepoints, and timers.
 
-One ``uprobe_multi`` link a file where the kernel has it (6.10): hundreds of
-sites come and go in milliseconds. Else a perf uprobe a site, whose detaching
-takes the kernel about a tenth of a second each. Either is a descriptor: when
-the tracer dies, the kernel takes the site, and the semaphore it counted up,
-back to what they were.
+Sites of a file share one ``uprobe_multi`` link if the kernel supports it (6.10):
+hundreds of sites are attached and detached in milliseconds. Otherwise each site has a
+perf uprobe, and detaching takes about 0.1 s per site. Both are descriptors: if the
+tracer dies, the kernel restores the sites and their semaphores.
 """
 
 from __future__ import annotations
@@ -35,19 +34,21 @@ _TYPE_SOFTWARE, _CPU_CLOCK, _TYPE_TRACEPOINT = 1, 0, 2
 """PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK and PERF_TYPE_TRACEPOINT
 (include/uapi/linux/perf_event.h)."""
 RETURN_0 = bytes.fromhex("b7000000000000009500000000000000")
-"""A program of two instructions."""
+"""A program that returns 0, in two instructions."""
 _SLOWER_TIMER = (0.35, 0.45)
-"""Part of a processor's ticks that the slower one of its two timers has."""
+"""Range of the share of a processor's ticks that its slower timer has."""
 _ONLINE = Path("/sys/devices/system/cpu/online")
 _FILTERS_BY_PROCESS = (6, 10)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One site to put a program on.
+    """One site to attach a program to.
 
-    offset, semaphore_offset: bytes in the file (semaphore 0: none)
-    number: its place in the ``sites`` map
+    Attributes:
+        offset: Offset in the file in bytes.
+        semaphore_offset: Offset of the semaphore in the file; 0 without one.
+        number: Index in the ``sites`` map.
     """
 
     offset: int
@@ -56,7 +57,7 @@ class Point:
 
 
 class Loadable(Protocol):
-    """What is put on sites: a ``Program``, or less."""
+    """A program that can be attached to sites, such as ``Program``."""
 
     def load(
         self,
@@ -65,11 +66,11 @@ class Loadable(Protocol):
         attach_type: int = ...,
         site: int = ...,
     ) -> int:
-        """Return the descriptor of ``function``, loaded."""
+        """Load ``function`` and return its descriptor."""
 
 
 class Attachment:
-    """Descriptors that hold a program on sites."""
+    """Descriptors that keep a program attached to sites."""
 
     def __init__(self, fds: list[int]) -> None:
         self._fds = fds
@@ -87,7 +88,7 @@ class UprobeMulti:
     slow_to_detach = False
 
     def load(self, program: Loadable, function: str) -> int:
-        """Load what ``attach`` will; raises BpfError where the kernel refuses it."""
+        """Load the program for ``attach``; raises BpfError if the kernel rejects it."""
         return program.load(function, attach_type=sys_.ATTACH_TRACE_UPROBE_MULTI)
 
     def attach(
@@ -98,9 +99,19 @@ class UprobeMulti:
         points: Sequence[Point],
         pid: int | None,
     ) -> Attachment:
-        """Put ``function`` on the points of the file at ``path``.
+        """Attach ``function`` to the points of a file.
 
-        pid: only this process; None: every process that maps the file
+        Args:
+            program: The program.
+            function: Name of its function.
+            path: Path of the file.
+            points: The sites.
+            pid: The only process to trace; None for all that map the file.
+
+        Raises:
+            NoSuchTarget: The process has exited.
+            NotPermitted: The tracer lacks the rights.
+            BpfError: The kernel rejects the program or a site.
         """
         attach_type = sys_.ATTACH_TRACE_UPROBE_MULTI
         program_fd = self.load(program, function)
@@ -130,7 +141,7 @@ class UprobeMulti:
 
 
 class PerfUprobes:
-    """Attaches a perf uprobe a site; works on kernels before 6.10."""
+    """Attaches one perf uprobe per site; works on kernels before 6.10."""
 
     name = "perf uprobes"
     slow_to_detach = True
@@ -197,7 +208,7 @@ Attacher = UprobeMulti | PerfUprobes
 
 
 class RawTracepoint:
-    """A program on one of the kernel's own tracepoints."""
+    """A program attached to a raw tracepoint of the kernel."""
 
     def __init__(self, program: Program, function: str, tracepoint: str) -> None:
         fd = program.load(function, sys_.PROG_TYPE_RAW_TRACEPOINT)
@@ -222,7 +233,17 @@ def attach_first(
     ways: Sequence[Way],
     attach: Callable[[ExitStack, Way], Attached],
 ) -> Attached:
-    """Attach in the first way that this kernel has; raises what the last one raises."""
+    """Attach in the first way that this kernel supports.
+
+    Args:
+        stack: Gets the cleanup of the successful attempt.
+        ways: The ways in order of preference.
+        attach: Attaches in a way, and registers the cleanup with its stack.
+
+    Raises:
+        NotPermitted: The tracer lacks the rights.
+        BpfError: The error of the last way.
+    """
     for way in ways:
         with ExitStack() as attempt:
             try:
@@ -239,11 +260,10 @@ def attach_first(
 
 
 class PerfTracepoint(Attachment):
-    """A program at a tracepoint of the kernel, with its record.
+    """A program attached to a tracepoint of the kernel; it gets the record.
 
-    number: of the tracepoint, from tracefs
-
-    It runs on all processors, whoever fires; perf wants the name of one.
+    ``number`` is the tracepoint's id in tracefs. The program runs for hits on all
+    processors, although perf requires the number of one.
     """
 
     def __init__(self, program: Program, function: str, number: int) -> None:
@@ -258,7 +278,7 @@ class PerfTracepoint(Attachment):
 def _perf_event(
     attr: ctypes.Array[ctypes.c_char], cpu: int, program_fd: int, doing: str
 ) -> int:
-    """Open an event of a processor that runs a program; the descriptor."""
+    """Open a processor's event that runs a program, and return its descriptor."""
     fd = sys_.perf_event_open(attr, -1, cpu, -1, _PERF_FLAG_FD_CLOEXEC)
     if fd < 0:
         raise sys_.refused(-fd, doing)
@@ -272,17 +292,20 @@ def _perf_event(
 
 
 class PerfTicks:
-    """A program run at ticks of every processor's clock.
+    """A program that runs at ticks of every processor's clock.
 
-    period: ns between two ticks, on average
+    Each processor has two timers in a random ratio, whose rates sum to the requested
+    rate. Regular ticks could synchronize with the scheduler's time slices or with a
+    periodic program. A faster timer with randomly chosen ticks is worse: each of its
+    interrupts also wakes threads whose sleep is almost over (timer slack, 50 µs), so
+    their next run is always sampled at the same few moments.
 
-    Each processor has two timers whose rates sum to the wanted one, in a ratio that is
-    chosen at random. Ticks at regular times would keep step with the scheduler's time
-    slices, or with the rhythm of a program. A faster timer of which random ticks are
-    used is worse: each of its interrupts also wakes threads whose sleep is nearly over
-    (timer slack, 50 µs), and their next run is then seen at the same few moments.
+    The timers use the kernel's software clock, which also works in virtual machines.
 
-    The timers are of the kernel's software clock, which virtual machines have, too.
+    Args:
+        program: The program.
+        function: Name of its function.
+        period: Average ns between two ticks of a processor.
     """
 
     def __init__(self, program: Program, function: str, period: int) -> None:
@@ -311,7 +334,7 @@ class PerfTicks:
 
 
 def online_processors() -> list[int]:
-    """Return the numbers of the processors that are on."""
+    """Return the numbers of the online processors."""
     found: list[int] = []
     for part in _ONLINE.read_text().strip().split(","):
         first, _, last = part.partition("-")
@@ -320,7 +343,11 @@ def online_processors() -> list[int]:
 
 
 def choose_attacher() -> Attacher:
-    """The best this kernel has; RBTRACE_ATTACH=perf chooses the other."""
+    """Return the fastest attacher of this kernel; RBTRACE_ATTACH=perf forces perf.
+
+    Raises:
+        BpfError: The kernel lacks uprobes.
+    """
     if os.environ.get("RBTRACE_ATTACH") != "perf" and has_uprobe_multi():
         return UprobeMulti()
     if not _UPROBE_PMU.exists():
@@ -333,13 +360,13 @@ def choose_attacher() -> Attacher:
 
 
 def has_uprobe_multi() -> bool:
-    """Does this kernel have uprobe_multi, and does it filter by process?
+    """Return whether this kernel has uprobe_multi and filters it by process.
 
-    Linux 6.6 to 6.9 take a pid for that of one thread. From 6.10 on the kernel is
-    asked to make a link that can only be refused.
+    Linux 6.6 to 6.9 treat the pid as a thread id. From 6.10, try to create an invalid
+    link, which the kernel must reject.
 
-    With no program it says EBADF before anything else, so a program of two
-    instructions is loaded; a kernel without uprobe_multi refuses that.
+    Without a program, the kernel returns EBADF before other checks, so load a minimal
+    program. A kernel without uprobe_multi rejects its attach type.
     """
     if _kernel_version() < _FILTERS_BY_PROCESS:
         return False
@@ -350,8 +377,8 @@ def has_uprobe_multi() -> bool:
     except BpfError:
         return False
     try:
-        # EINVAL: not known, or known and no sites given. A path that leads
-        # nowhere tells the two apart.
+        # EINVAL means that the link type is unknown, or that sites are missing. An
+        # invalid path distinguishes the two.
         offset = (ctypes.c_uint64 * 1)(1)
         name = ctypes.create_string_buffer(b"/dev/null")
         attr = sys_.attributes(

@@ -1,9 +1,9 @@
-"""From a program's source to instructions: from the wheel, the cache, or by bcc.
+"""Compiled programs: from the wheel, from the cache, or by bcc.
 
-This is the one importer of bcc, which serves as the compiler only: maps are
-made and programs loaded by ``program``. So what bcc makes can be kept. A wheel
-carries every program that no filter is part of, and a command whose programs
-are there, or were compiled before, starts without bcc.
+Only this module imports bcc, and only as a compiler: ``program`` makes the maps and
+loads the programs. Therefore compiled programs can be stored. A wheel contains every
+program without a filter. A command starts without bcc if its programs are in the wheel
+or in the cache.
 """
 
 from __future__ import annotations
@@ -32,28 +32,31 @@ _HERE = Path(__file__).parent
 _SOURCES = _HERE / "programs"
 _INCLUDE = _HERE / "include"
 BUILT = _HERE / "built"
-"""Programs that a wheel carries (setup.py), each by the key of its source."""
+"""Folder of the programs in a wheel (setup.py), named by the keys of their sources."""
 
 _DEBIAN_BCC = "/usr/lib/python3/dist-packages/bcc/__init__.py"
 _OWN_FILE = "libbcc.py"
-"""A file that the BPF Compiler Collection's package has, and PyPI's bcc has not."""
+"""A file in the BPF Compiler Collection's package that PyPI's bcc lacks."""
 
 _MOST_ENTRIES = 256
 
 
 Compiled = dict[str, bytes]
-"""Functions of one source by name: instructions, 8 bytes each."""
+"""Instructions (8 bytes each) of the functions of one source, by name."""
 
 
 def compile_program(
     source: str, flags: Mapping[str, int], prelude: str = ""
 ) -> Compiled:
-    """Compile ``programs/SOURCE``, unless that was done before.
+    """Return a compiled program from the wheel or the cache, or compile it.
 
-    source: file name
-    flags: numbers for -D, beside those every program gets
-    prelude: text put in front (the filter)
-    Raises BpfError when bcc is missing or refuses.
+    Args:
+        source: Name of the file in ``programs/``.
+        flags: Numbers for ``-D``, in addition to ``abi.definitions``.
+        prelude: Text that precedes the source (the filter).
+
+    Raises:
+        BpfError: bcc is missing or reports an error.
     """
     text, defines = _input(source, flags, prelude)
     key = _key(text, defines)
@@ -65,10 +68,13 @@ def compile_program(
 
 
 def build_into(folder: Path) -> None:
-    """Compile for a wheel, whose ``BUILT`` this will be.
+    """Compile the programs of a wheel; this needs no privileges.
 
-    It takes no rights. Raises BpfError when bcc is missing or refuses, and then
-    leaves ``folder`` as it is.
+    Args:
+        folder: The wheel's ``BUILT``. It is not created if there is an error.
+
+    Raises:
+        BpfError: bcc is missing or reports an error.
     """
     documents = {}
     for source, flags in without_filter():
@@ -80,12 +86,12 @@ def build_into(folder: Path) -> None:
 
 
 def carries_programs() -> bool:
-    """Is this installed from a wheel that was built with bcc? Only filters need it."""
+    """Return whether the wheel contains programs, so that only filters need bcc."""
     return BUILT.is_dir()
 
 
 def without_filter() -> Iterator[tuple[str, dict[str, int]]]:
-    """Every program that commands use without a filter: source and flags."""
+    """Yield source and flags of every program that commands use without a filter."""
     for source in ("tracked_pids.c", "switches.c", "trace.c"):
         yield source, {}
     for may_goto in (1, 0):
@@ -93,7 +99,7 @@ def without_filter() -> Iterator[tuple[str, dict[str, int]]]:
             yield "stacks.c", {"MAY_GOTO": may_goto, "SWITCHES": switches}
         yield "events.c", {"MAY_GOTO": may_goto}
     for values in RecordedValues:
-        # Whole histograms are kept of counts and durations alone, without a key.
+        # Only counts and durations without a key have dense histograms.
         is_dense = values in (RecordedValues.NONE, RecordedValues.DURATION)
         kinds = [(by, 0) for by in By] + [(By.NOTHING, 1)] * is_dense
         for by, dense in kinds:
@@ -105,7 +111,7 @@ def without_filter() -> Iterator[tuple[str, dict[str, int]]]:
 def _input(
     source: str, flags: Mapping[str, int], prelude: str = ""
 ) -> tuple[str, list[str]]:
-    """The whole text of a program, and its -D."""
+    """Return the complete text of a program, and its ``-D`` options."""
     numbers = {**definitions(), **flags}
     defines = [f"-D{name}={int(value)}" for name, value in sorted(numbers.items())]
     return prelude + _expand(source), defines
@@ -117,7 +123,7 @@ def _key(text: str, defines: list[str]) -> str:
 
 
 def _expand(name: str) -> str:
-    """The source with its own includes put in, so that a cache key is whole."""
+    """Return a source with its includes expanded, so that the key covers them."""
     lines = []
     for line in (_SOURCES / name).read_text().splitlines():
         if line.startswith('#include "'):
@@ -128,7 +134,7 @@ def _expand(name: str) -> str:
 
 
 def _headers() -> str:
-    """All of the include tree, as a hash."""
+    """Return a hash of the include tree."""
     digest = hashlib.sha256()
     for path in sorted(_INCLUDE.rglob("*.h")):
         digest.update(path.read_bytes())
@@ -140,7 +146,7 @@ def _headers() -> str:
 
 def _compile(text: str, defines: list[str]) -> Compiled:
     bcc = import_bcc()
-    # bcc changes its directory to this one, and reads no other headers.
+    # bcc changes into this directory and reads only its headers.
     os.environ["BCC_KERNEL_SOURCE"] = str(_INCLUDE)
     with _quiet_stderr() as said:
         try:
@@ -158,17 +164,17 @@ def _compile(text: str, defines: list[str]) -> Compiled:
 
 
 def import_bcc() -> Any:
-    """The bcc module, whichever Python runs; BpfError says how to get it."""
+    """Import bcc, under any Python; the hint of BpfError tells how to install it."""
     try:
         with _found(_find_bcc()):
             import bcc
-    except (ImportError, OSError) as error:  # OSError: libbcc.so.0 is not there
+    except (ImportError, OSError) as error:  # OSError: libbcc.so.0 is missing
         raise _no_bcc(error) from error
     return bcc
 
 
 def check_bcc() -> None:
-    """Raise BpfError if bcc is not installed; quick, as nothing is imported."""
+    """Raise BpfError if bcc is not installed; fast, because nothing is imported."""
     try:
         _find_bcc()
     except ImportError as error:
@@ -186,8 +192,8 @@ def _no_bcc(error: Exception) -> BpfError:
 def _find_bcc() -> ModuleSpec:
     """Find Debian's bcc package; raises ImportError.
 
-    Debian's package is pure Python, but on the path of Debian's own Python alone.
-    Elsewhere bcc is on the path, if anywhere.
+    Debian's package is pure Python, but only Debian's Python has it on its path. On
+    other systems, bcc must be on the path.
     """
     if os.path.exists(_DEBIAN_BCC):
         spec = importlib.util.spec_from_file_location("bcc", _DEBIAN_BCC)
@@ -196,14 +202,14 @@ def _find_bcc() -> ModuleSpec:
     if spec is None or spec.origin is None:
         raise ImportError("not installed")
     if not os.path.exists(os.path.join(os.path.dirname(spec.origin), _OWN_FILE)):
-        # It is not even run, as root at that, to see what it is.
+        # Do not import it for the check: rbtrace-py may run as root.
         raise ImportError(f"{spec.origin} is PyPI's bcc, a different program")
     return spec
 
 
 @contextlib.contextmanager
 def _found(spec: ModuleSpec) -> Iterator[None]:
-    """While entered, the module of that name is found there."""
+    """Make imports find a module by this spec inside the context."""
 
     class Finder(MetaPathFinder):
         def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
@@ -219,7 +225,7 @@ def _found(spec: ModuleSpec) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[Callable[[], str]]:
-    """clang writes to descriptor 2 itself; keep its words for an error."""
+    """Capture stderr; clang writes its errors directly to descriptor 2."""
     with tempfile.TemporaryFile() as words:
         sys.stderr.flush()
         saved = os.dup(2)
@@ -242,8 +248,8 @@ def _quiet_stderr() -> Iterator[Callable[[], str]]:
 def cache_directory() -> Path | None:
     """Return the folder of compiled programs, or None.
 
-    What is in it is loaded into the kernel, so it must be ours alone: root's
-    is under /var/cache, because with sudo $HOME may be somebody else's.
+    Its contents are loaded into the kernel, so only this user may write to it. Root's
+    folder is under /var/cache, because $HOME may belong to another user under sudo.
     """
     chosen = os.environ.get("RBTRACE_CACHE_DIR")
     if chosen == "":
@@ -262,7 +268,7 @@ def _load(key: str) -> Compiled | None:
 
 
 def _carried(key: str) -> Compiled | None:
-    """Return a compiled program from the wheel, found beside this module."""
+    """Return a compiled program from the wheel; None if it is missing."""
     try:
         return _parse((BUILT / key).read_bytes())
     except OSError:
@@ -274,7 +280,7 @@ def _document(compiled: Compiled) -> str:
 
 
 def _parse(document: bytes) -> Compiled | None:
-    """Parse what ``_document`` wrote; None if it did not."""
+    """Parse the output of ``_document``; None if it is malformed."""
     try:
         found = json.loads(document)
         return {name: bytes.fromhex(code) for name, code in found.items()} or None
@@ -290,7 +296,7 @@ def _store(key: str, compiled: Compiled) -> None:
 
 
 def _evict(place: Path) -> None:
-    """Keep the newest: a program is compiled for each filter, among others."""
+    """Delete all but the newest entries: each filter adds a program."""
     with contextlib.suppress(OSError):
         entries = sorted(place.iterdir(), key=lambda path: path.lstat().st_mtime)
         for path in entries[:-_MOST_ENTRIES]:

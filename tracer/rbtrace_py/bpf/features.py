@@ -14,9 +14,10 @@ _RETURN_0 = bytes.fromhex("b7000000000000009500000000000000")
 
 
 def probe_features() -> dict[str, bool]:
-    """Each feature by name, and whether it works here.
+    """Return whether each feature works, by name.
 
-    Raises NotPermitted when the kernel lets us ask nothing.
+    Raises:
+        NotPermitted: The tracer lacks the rights to find out.
     """
     return {
         "BPF programs": _loads(),
@@ -52,7 +53,7 @@ def _has_ring() -> bool:
 
 
 def _has_raw_tracepoints() -> bool:
-    """sched_process_exit and the like, by which threads and children are known."""
+    """Check sched_process_exit; such tracepoints reveal threads and children."""
     try:
         program = sys_.load_program(
             sys_.PROG_TYPE_RAW_TRACEPOINT, _RETURN_0, 0, "feature"

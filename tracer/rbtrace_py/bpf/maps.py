@@ -1,4 +1,4 @@
-"""BPF maps, made and read through bpf(2)."""
+"""BPF maps, through bpf(2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rbtrace_py.bpf import syscall as sys_
 
 @dataclass(frozen=True, slots=True)
 class MapSpec:
-    """A map to be made: its kind, sizes in bytes, and number of entries."""
+    """Description of a map: kind, sizes in bytes, and maximum number of entries."""
 
     kind: int
     key_size: int
@@ -24,7 +24,7 @@ class MapSpec:
 
 
 class Map:
-    """One map. Keys and values are bytes of the sizes of its spec."""
+    """A map. Keys and values are bytes of the sizes in its spec."""
 
     def __init__(self, name: str, spec: MapSpec) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Map:
             self.fd = -1
 
     def put(self, key: bytes, value: bytes, only_new: bool = False) -> None:
-        """Set a value; only_new: unless the key has one."""
+        """Set a value; if ``only_new``, only for a new key."""
         k = ctypes.create_string_buffer(key, self.spec.key_size)
         v = ctypes.create_string_buffer(value, self.spec.value_size)
         attr = sys_.attributes(
@@ -70,7 +70,7 @@ class Map:
         return sys_.raw_bpf(sys_.MAP_LOOKUP_ELEM, attr) >= 0
 
     def delete(self, key: bytes) -> None:
-        """Remove ``key``; one that is not there is no error."""
+        """Remove ``key``, if it exists."""
         k = ctypes.create_string_buffer(key, self.spec.key_size)
         attr = sys_.attributes("IxxxxQQQ", self.fd, sys_.address(k), 0, 0)
         result = sys_.raw_bpf(sys_.MAP_DELETE_ELEM, attr)
@@ -78,10 +78,10 @@ class Map:
             raise sys_.refused(-result, f"change the BPF map {self.name}")
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """All entries of a hash, read in batches.
+        """Yield all entries of a hash, read in batches.
 
-        What is inserted meanwhile may or may not be seen; what was there
-        before is seen once.
+        Entries that exist throughout are yielded once. Entries that are inserted
+        meanwhile may be missing.
         """
         size = 4096
         key_size, value_size = self.spec.key_size, self.spec.value_size
@@ -118,7 +118,7 @@ class Map:
             started = True
 
     def view(self) -> mmap.mmap:
-        """The memory of an array made with F_MMAPABLE, read-only."""
+        """Return the memory of an array made with F_MMAPABLE, read-only."""
         if self._view is None:
             stride = (self.spec.value_size + 7) & ~7
             self._view = mmap.mmap(

@@ -1,7 +1,7 @@
 """Compiled functions and their maps, loaded into the kernel.
 
-A ``Program`` owns everything it opened: closing it, or dying, takes it out of
-the kernel.
+A ``Program`` owns its descriptors: the kernel unloads it when it is closed or when the
+tracer dies.
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ from rbtrace_py.model.counters import Counter
 _LD_IMM64 = 0x18
 _PSEUDO_MAP_FD = 1 << 4
 _WIDE = struct.Struct("<BBxxIxxxxI")
-"""A wide load: operation, registers, and both halves of its value."""
+"""A 64-bit load: operation, registers, and both halves of its value."""
 _RUN_TIME, _RUN_COUNT, _RECURSION_MISSES, _INFO_SIZE = 192, 200, 208, 240
-"""Places in struct bpf_prog_info (include/uapi/linux/bpf.h), and its size."""
+"""Offsets in struct bpf_prog_info (include/uapi/linux/bpf.h), and its size."""
 
 
 class Program:
-    """One source compiled with its numbers, its maps made, ready to attach.
+    """A compiled source with its maps, ready to attach.
 
-    source: file in ``programs/``
-    maps: what to make, by the names the source uses
-    flags: numbers for -D, beside those every program gets
-    numbers: what the source has in AT_LOAD, beside maps and the site
-    shared: maps of another program that this one uses too
+    Args:
+        source: File in ``programs/``.
+        maps: Maps to make, by their names in the source.
+        flags: Numbers for ``-D``, in addition to ``abi.definitions``.
+        numbers: Numbers for AT_LOAD, without maps and the site.
+        prelude: Text that precedes the source (the filter).
+        shared: Maps of another program that this program also uses.
+
+    Raises:
+        NotPermitted: The tracer lacks the rights to use BPF.
+        BpfError: The program cannot be compiled, or a map cannot be made.
     """
 
     def __init__(
@@ -64,7 +70,7 @@ class Program:
         attach_type: int = 0,
         site: int = SITE_FROM_COOKIE,
     ) -> int:
-        """Descriptor of ``function`` loaded; a copy of its own a site."""
+        """Load ``function``, once per site, and return its descriptor."""
         key = (function, attach_type, site)
         if key not in self._fds:
             code = self._link(self._compiled[function], site)
@@ -86,21 +92,21 @@ class Program:
             if name in self.maps:
                 registers |= _PSEUDO_MAP_FD
                 value = self.maps[name].fd
-            else:  # without a map no way leads there
+            else:  # code for a missing map is unreachable
                 value = 0 if name in MAPS else numbers[name]
             halves = value & 0xFFFFFFFF, value >> 32
             _WIDE.pack_into(linked, at, operation, registers, *halves)
         return bytes(linked)
 
     def missed(self) -> int:
-        """Hits the kernel itself did not run our programs for.
+        """Return the number of hits for which the kernel did not run the program.
 
-        ``recursion_misses`` of struct bpf_prog_info, Linux 5.12.
+        Source: ``recursion_misses`` of struct bpf_prog_info, Linux 5.12.
         """
         return sum(_number_of(fd, _RECURSION_MISSES) for fd in self._fds.values())
 
     def run_time(self, function: str) -> tuple[int, int]:
-        """Return ``run_time_of`` for ``function``, all its copies together."""
+        """Return the sum of ``run_time_of`` over all copies of ``function``."""
         fds = [fd for (name, _, _), fd in self._fds.items() if name == function]
         runs = [run_time_of(fd) for fd in fds]
         return sum(count for count, _ in runs), sum(ns for _, ns in runs)
@@ -123,16 +129,15 @@ def counters_map() -> MapSpec:
 
 
 def run_time_of(fd: int) -> tuple[int, int]:
-    """Return how often a program ran while there were ``RunStatistics``, and the
-    nanoseconds that took.
+    """Return a program's number of runs and their ns, while ``RunStatistics`` is open.
 
-    ``run_cnt`` and ``run_time_ns`` of struct bpf_prog_info, Linux 5.1.
+    Source: ``run_cnt`` and ``run_time_ns`` of struct bpf_prog_info, Linux 5.1.
     """
     return _number_of(fd, _RUN_COUNT), _number_of(fd, _RUN_TIME)
 
 
 def _number_of(fd: int, place: int) -> int:
-    """Return a number of struct bpf_prog_info, 0 where the kernel does not say."""
+    """Return a field of struct bpf_prog_info; 0 if the kernel lacks it."""
     info = ctypes.create_string_buffer(_INFO_SIZE)
     attr = sys_.attributes("IIQ", fd, _INFO_SIZE, sys_.address(info))
     if sys_.raw_bpf(sys_.OBJ_GET_INFO_BY_FD, attr) < 0:

@@ -15,10 +15,10 @@ _HEADER = 8
 
 
 class RingBuffer:
-    """The consumer's side of a ring.
+    """The consumer of a ring.
 
-    The first page holds our position, the second the kernel's; the data
-    follows, mapped twice by the kernel so that a record never wraps.
+    The first page contains our position, the second the kernel's. The data follows; the
+    kernel maps it twice, so that records are contiguous.
     """
 
     def __init__(self, ring: Map) -> None:
@@ -39,14 +39,14 @@ class RingBuffer:
         self._poll.register(ring.fd, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
-        """Until there is a record; False after ``seconds``."""
+        """Wait for a record; return False after ``seconds`` without one."""
         return bool(self._poll.poll(int(seconds * 1000)))
 
     def records(self) -> Iterator[bytes]:
-        """Every record that is ready now; each is given back as it is taken.
+        """Yield the records that are ready, and release the space of each.
 
-        What comes meanwhile is left for the next call, or a busy target would
-        keep the caller here for ever.
+        Records that arrive meanwhile remain for the next call. Otherwise a busy target
+        could keep the caller here forever.
         """
         position = self._positions[0]
         end = self._produced[0]
@@ -66,7 +66,7 @@ class RingBuffer:
 
     @property
     def is_behind(self) -> bool:
-        """Is there a record that was not taken, perhaps still being written?"""
+        """True if there are unread records, which may be incomplete."""
         return bool(self._positions[0] < self._produced[0])
 
     def close(self) -> None:

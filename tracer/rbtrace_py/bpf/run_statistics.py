@@ -1,4 +1,4 @@
-"""The kernel's own statistics: how long BPF programs run."""
+"""The kernel's statistics of the run time of BPF programs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _RUN_TIME = 0
 
 
 class RunStatistics(Closing):
-    """The kernel measures each run of each BPF program as long as this is open.
+    """Makes the kernel measure each run of each BPF program while it is open.
 
-    ``is_on`` is False where it refuses: before Linux 5.8, or without CAP_SYS_ADMIN.
+    ``is_on`` is False if the kernel refuses: before Linux 5.8 or without CAP_SYS_ADMIN.
     """
 
     def __init__(self) -> None:

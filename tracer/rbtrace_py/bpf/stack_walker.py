@@ -1,8 +1,7 @@
-"""Ruby stacks walked by the kernel: at each tick of a processor's clock, and where a
-thread leaves its CPU.
+"""Ruby stacks that the kernel walks at clock ticks and when a thread leaves its CPU.
 
-The programs are ``programs/stacks.c``. What they need to know of a process comes as a
-``WalkLayout``.
+The programs are in ``programs/stacks.c``. A ``WalkLayout`` describes each process to
+them.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ from rbtrace_py.model.stack_walk import (
 from rbtrace_py.model.stacks import Sample
 
 RING_SIZE = 1 << 23
-"""Bytes: room for 500 stacks of 512 frames, or 3,000 of 80."""
+"""Bytes. The ring has room for 500 stacks of 512 frames, or 3,000 of 80."""
 _PROCESSES = 4096
 _MAX_THREADS = 1 << 16
 MOST_STACKS = 1 << 15
-"""Different stacks that are counted between two calls of ``take``."""
+"""Maximum number of distinct stacks counted between two calls of ``counts``."""
 _SETTLING_SECONDS = 0.0005
-"""A walk that has begun is over after that, where it cannot be preempted."""
+"""Time after which a walk has ended, if it cannot be preempted."""
 _LONGEST_SETTLING_SECONDS = 1.0
 
 _ANY_QUEUE = 0
@@ -61,9 +60,9 @@ _GC_SHIFT, _GC_MASK = 8, 0xFF
 _OFF_CPU, _READY, _QUEUED, _UNINTERRUPTIBLE = 1 << 16, 1 << 17, 1 << 18, 1 << 19
 _FILE_TYPE_SHIFT, _STOPPED, _CALL_SHIFT = 20, 1 << 24, 32
 _FORMAT_SHIFT = 12
-"""Of S_IFMT."""
+"""Shift of S_IFMT."""
 _NAMING = 0xFFFF & ~(1 << _EPOCH_SHIFT)
-"""Marks that tell stacks apart; the rest tells what a thread did there."""
+"""Marks that distinguish stacks; other marks describe the thread's state."""
 _WAYS: tuple[tuple[dict[str, int], dict[str, int]], ...] = (
     ({"MAY_GOTO": 1}, {"STATE_GIVEN": 1, "STACK_OFFSET": 0}),
     ({"MAY_GOTO": 0}, {"STATE_GIVEN": 1, "STACK_OFFSET": 0}),
@@ -76,23 +75,27 @@ EVENT_WAYS: tuple[dict[str, int], ...] = ({"MAY_GOTO": 1}, {"MAY_GOTO": 0})
 
 
 def event_maps(every: int) -> dict[str, MapSpec]:
-    """Return the maps of ``events.c`` that are not the walker's."""
+    """Return the maps of ``events.c`` that the walker does not share."""
     threads = _MAX_THREADS if every > 1 else 1
     return {"turns": MapSpec(sys_.MAP_TYPE_LRU_HASH, 8, 8, threads)}
 
 
 class StackWalker(Closing):
-    """Walks no process yet, but is ready to.
+    """The attached programs; at first they walk no processes.
 
-    rate: ticks a second of each processor
-    each: tell of every sample that weighs at least so much; 0, and of the others: of
-        counts
-    offsets: in kernel structures, from BTF: what ``programs/stacks.c`` lists
-    weighing: what a stack weighs
-    least_ns: shorter times off the CPU do not count
-    kernel_frames: read the kernel's own frames, too
+    Args:
+        rate: Ticks per second of each processor.
+        each: Weight from which samples are sent individually. Smaller samples are
+            counted; if 0, all are.
+        offsets: Offsets in kernel structures, from BTF, as listed in
+            ``programs/stacks.c``.
+        weighing: Weight of a stack.
+        least_ns: Minimum time off the CPU to count.
+        kernel_frames: Read kernel frames, too.
 
-    Raises NotPermitted or BpfError where it cannot be.
+    Raises:
+        NotPermitted: The tracer lacks the rights to use BPF.
+        BpfError: The kernel lacks a feature.
     """
 
     def __init__(
@@ -115,7 +118,7 @@ class StackWalker(Closing):
         numbers["PERIOD"] = self._period
         numbers["KERNEL"] = kernel_frames
         self._numbers = numbers
-        # Who holds the GVL takes an older verifier more than it may look at.
+        # Finding the GVL's holder exceeds the limits of older verifiers.
         ways = _WAYS[:1] if weighing is Weighing.GVL_TIME else _WAYS
         with ExitStack() as stack:
             self._program, self._walks = attach_first(
@@ -130,7 +133,7 @@ class StackWalker(Closing):
     def _attach(
         self, stack: ExitStack, flags: Mapping[str, int], numbers: Mapping[str, int]
     ) -> tuple[Program, ExitStack]:
-        """Attach all; apart what walks, which ends before the rest."""
+        """Attach all; the returned stack detaches only the walking programs."""
         self.can_walk_zjit = bool(flags["MAY_GOTO"])
         has_switches = self._weighing.has_switches
         flags = {**flags, "SWITCHES": has_switches}
@@ -150,7 +153,7 @@ class StackWalker(Closing):
         return program, walks
 
     def walk(self, pid: int, layout: WalkLayout) -> None:
-        """Walk this process from here on, or with another layout."""
+        """Walk a process from now on, or change its layout."""
         self._since.setdefault(pid, time.monotonic_ns())
         self._program.maps["rubies"].put(pid.to_bytes(4, "little"), RUBY.pack(*layout))
 
@@ -162,14 +165,17 @@ class StackWalker(Closing):
         ran_ns: int,
         held: HeldGvl | None = None,
     ) -> bytes:
-        """Say what a thread does that has not had a CPU since its process is walked.
+        """Begin a time off the CPU of a thread that has not run since ``walk``.
 
-        waiting: the thread as it was read otherwise, and its fiber
-        number: tells it apart from others of that thread
-        ran_ns: how long it has had a CPU in its life
-        held: the GVL that it has
+        Args:
+            waiting: The thread and its fiber, as read from memory.
+            off_cpu: The reason why it is off the CPU.
+            number: Distinguishes this time from others of the thread.
+            ran_ns: Time in ns that the thread has been on CPUs since its creation.
+            held: The GVL that it holds.
 
-        Returns the key of that time.
+        Returns:
+            The key of the time's stack.
         """
         thread = waiting.thread
         ids = thread.pid << 32 | (thread.tid or 0)
@@ -188,7 +194,7 @@ class StackWalker(Closing):
         return STACK_KEY.pack(hash_, ids, address, 0, fiber)
 
     def is_walked(self, pid: int) -> bool:
-        """Return whether a process is walked, as a child is since its fork."""
+        """Return whether a process is walked; children are walked from their fork."""
         return self._program.maps["rubies"].has(pid.to_bytes(4, "little"))
 
     @property
@@ -197,35 +203,35 @@ class StackWalker(Closing):
         return self._period
 
     def leave(self, pid: int) -> None:
-        """Walk this process no more."""
+        """Stop walking a process."""
         self._since.pop(pid, None)
         self._program.maps["rubies"].delete(pid.to_bytes(4, "little"))
 
     def place(self, pid: int, tid: int, thread: int) -> None:
-        """Say which thread a kernel thread runs, where no layout says."""
+        """Set the rb_thread_t of a kernel thread, if the layout cannot find it."""
         self._program.maps["threads"].put(_ID.pack(pid << 32 | tid), _ID.pack(thread))
 
     def displace(self, pid: int, tid: int) -> None:
-        """The kernel thread has ended."""
+        """Forget a kernel thread that has ended."""
         self._program.maps["threads"].delete(_ID.pack(pid << 32 | tid))
 
     def stop(self) -> None:
-        """Walk nothing any more; what was seen can still be taken."""
+        """Stop walking; the results so far can still be read."""
         self._walks.close()
 
     @property
     def maps(self) -> Mapping[str, Map]:
-        """The maps that a program that walks at events, ``events.c``, shares."""
+        """The maps to share with ``events.c``, which walks at events."""
         return self._program.maps
 
     @property
     def context_maps(self) -> dict[str, Map]:
-        """The maps of a program that has ``contexts.h``."""
+        """The maps of a program that includes ``contexts.h``."""
         return {name: self._program.maps[name] for name in ("rubies", "threads")}
 
     @property
     def context_numbers(self) -> dict[str, int]:
-        """The numbers of a program that has ``contexts.h``."""
+        """The numbers of a program that includes ``contexts.h``."""
         return {"FSBASE_OFFSET": self._numbers["FSBASE_OFFSET"]}
 
     def event_numbers(
@@ -233,9 +239,11 @@ class StackWalker(Closing):
     ) -> dict[str, int]:
         """Return the numbers of ``events.c``.
 
-        every: each of so many events of a thread is taken
-        is_weighted: an event weighs what its argument says: that in a probe's first
-            slot, or ``field`` of a tracepoint's record
+        Args:
+            every: Sample one event in ``every`` of a thread.
+            is_weighted: Use an argument of the event as its weight: a probe's first
+                slot, or ``field`` of a tracepoint's record.
+            field: Field of the record.
         """
         return {
             **self._numbers,
@@ -248,18 +256,19 @@ class StackWalker(Closing):
 
     @property
     def counters(self) -> dict[Counter, int]:
-        """Counters of walks so far, by outcome."""
+        """Number of walks so far, by outcome."""
         return self._program.counters()
 
     def records(self) -> Iterator[WalkedStack]:
-        """Yield the stacks that went up since the last call."""
+        """Yield the stacks that the programs sent since the last call."""
         return map(_of_record, self._ring.records())
 
     def counts(self) -> list[WalkedStack]:
-        """Take what each stack weighs since the last call, without its frames.
+        """Return the weight of each stack since the last call, without its frames.
 
-        Each of them went up in that time, or just before, or when the time off the CPU
-        began that is over now. A stack may be there twice.
+        ``records`` yields the frames of each stack. They were sent since the last call
+        or just before, or at the start of a time off the CPU that has ended. A stack
+        may occur twice.
         """
         ended, self._epoch = self._epoch, self._epoch ^ 1
         self._program.maps["epoch"].put(bytes(4), _ID.pack(self._epoch))
@@ -276,7 +285,7 @@ class StackWalker(Closing):
         return found
 
     def _settle(self, ended: int) -> None:
-        """Wait until nobody counts in an epoch, as who is preempted there may do."""
+        """Wait until no program counts in an epoch; a preempted program still may."""
         end = time.monotonic() + _LONGEST_SETTLING_SECONDS
         while True:
             time.sleep(_SETTLING_SECONDS)
@@ -299,7 +308,7 @@ class StackWalker(Closing):
             least = self._least_ns if stopped_ns else max(self._least_ns, self._each)
             weight = now - since
             if self._weighing is Weighing.GVL_TIME:
-                # It began before ``since``, which is when its waiters changed.
+                # ``since`` is the last change of its waiters, after its start.
                 weight, least = waited + weight * waiters, 0
             if words[3] & _OFF_CPU and weight >= least:
                 found.append(_walked(words, now, weight))

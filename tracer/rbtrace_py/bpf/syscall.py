@@ -1,7 +1,7 @@
-"""The bpf(2) and perf_event_open(2) system calls, and what they need.
+"""The bpf(2) and perf_event_open(2) system calls, as far as the tracer uses them.
 
-Only what the tracer uses. Attributes are packed by hand from
-``include/uapi/linux/bpf.h``: every layout here is stable kernel interface.
+Attributes are packed by hand, as in ``include/uapi/linux/bpf.h``. All these layouts are
+stable interfaces of the kernel.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ ATTACH_TRACE_UPROBE_MULTI = 48
 """BPF_TRACE_UPROBE_MULTI, Linux 6.6."""
 
 _LOG_STATS = 4
-"""Log level: what is wrong, and figures. With each instruction the log is too long, and
-Linux before 6.4 cuts off its end."""
+"""Log level: the error and statistics. With all instructions, the log would be too
+long, and Linux before 6.4 would cut off its end."""
 F_NO_PREALLOC = 1
 F_MMAPABLE = 1 << 10
 
@@ -64,7 +64,7 @@ def _number(name: str) -> int:
 
 
 def raw_bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
-    """Call bpf(2); the result, or minus the error number."""
+    """Call bpf(2); return the result, or the negative error number."""
     for _ in range(2):
         result = _libc.syscall(
             _number("bpf"), command, attributes, ctypes.sizeof(attributes)
@@ -72,14 +72,24 @@ def raw_bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
         if result >= 0:
             return int(result)
         error = ctypes.get_errno()
-        # Before Linux 5.11 EPERM is also the limit of locked memory.
+        # Before Linux 5.11, EPERM may also mean the limit of locked memory.
         if error != errno.EPERM or not locked_memory.raise_limit():
             break
     return -error
 
 
 def bpf(command: int, attributes: ctypes.Array[ctypes.c_char], doing: str) -> int:
-    """Call bpf(2) or raise; ``doing`` completes "cannot ..."."""
+    """Call bpf(2) and return the result.
+
+    Args:
+        command: Command of bpf(2).
+        attributes: Its attributes.
+        doing: Completes "cannot …" in the error.
+
+    Raises:
+        NotPermitted: The tracer lacks the rights.
+        BpfError: The call failed.
+    """
     result = raw_bpf(command, attributes)
     if result < 0:
         raise refused(-result, doing)
@@ -87,7 +97,7 @@ def bpf(command: int, attributes: ctypes.Array[ctypes.c_char], doing: str) -> in
 
 
 def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
-    """The exception for an error number of the kernel's."""
+    """Return the exception for an error number of the kernel."""
     if error == errno.EMFILE:
         limit = TooManyFiles(f"cannot {doing}")
         return BpfError(str(limit), limit.hint)
@@ -112,7 +122,7 @@ def refused(error: int, doing: str, log: str = "") -> BpfError | NotPermitted:
 
 
 def attributes(layout: str, *values: int) -> ctypes.Array[ctypes.c_char]:
-    """A zero-padded ``union bpf_attr`` (its size as of Linux 6.6)."""
+    """Return a zero-padded ``union bpf_attr`` (with its size in Linux 6.6)."""
     packed = struct.pack("=" + layout, *values)
     return ctypes.create_string_buffer(packed, max(len(packed), 152))
 
@@ -124,7 +134,19 @@ def address(buffer: ctypes.Array[ctypes.c_char]) -> int:
 def load_program(
     program_type: int, instructions: bytes, attach_type: int, name: str
 ) -> int:
-    """BPF_PROG_LOAD; the descriptor. On refusal the verifier's last words."""
+    """Load a program (BPF_PROG_LOAD) and return its descriptor.
+
+    Args:
+        program_type: Type of the program.
+        instructions: Its instructions, 8 bytes each.
+        attach_type: Its expected attach type.
+        name: Its name, of which the kernel keeps 15 bytes.
+
+    Raises:
+        NotPermitted: The tracer lacks the rights.
+        BpfError: The kernel rejected the program; the hint is the end of the
+            verifier's log.
+    """
     code = ctypes.create_string_buffer(instructions, len(instructions))
     licence = ctypes.create_string_buffer(b"Dual MIT/GPL")
 
@@ -166,7 +188,7 @@ def load_program(
 def perf_event_open(
     attr: ctypes.Array[ctypes.c_char], pid: int, cpu: int, group: int, flags: int
 ) -> int:
-    """perf_event_open(2); the descriptor, or minus the error number."""
+    """Call perf_event_open(2); return the descriptor, or the negative error number."""
     result = _libc.syscall(
         _number("perf_event_open"), attr, pid, cpu, group, ctypes.c_ulong(flags)
     )

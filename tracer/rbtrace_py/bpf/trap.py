@@ -1,7 +1,7 @@
-"""What a hit costs beside its program: the trap into the kernel and back.
+"""The cost of a hit without its program: the trap into the kernel and back.
 
-That depends on the processor, on the kernel and on what guards it has against the
-processor's faults, so it is measured, in a process of ours: this one.
+The cost depends on the processor, the kernel, and its mitigations of processor bugs. It
+is measured in this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rbtrace_py.linux.closing import Closing
 _HITS, _TRIES = 2000, 5
 _LOOP = bytes.fromhex(
     "89f9"  # mov ecx, edi
-    "90"  # nop: as the gem and Ruby's built-in probes have it
+    "90"  # nop: like the gem's and Ruby's built-in probes
     "ffc9"  # dec ecx
     "75fb"  # jnz to the nop
     "c3"  # ret
@@ -44,10 +44,12 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 def trap_ns(attacher: Attacher) -> float:
-    """Return the nanoseconds that a hit takes, with a program that returns at once.
+    """Return the ns per hit of a program that returns immediately.
 
-    The quickest of some tries: others on the processor make it slower, not quicker.
-    Raises RbtraceError where it cannot be measured.
+    This is the fastest of several runs, because other load can only slow down a run.
+
+    Raises:
+        RbtraceError: The cost cannot be measured.
     """
     with _Nothing() as program, _loop() as (path, run):
         point = Point(_NOP, 0, 0)
@@ -59,7 +61,7 @@ def trap_ns(attacher: Attacher) -> float:
 
 
 class _Nothing(Closing):
-    """A program that returns at once; loaded once."""
+    """A program that returns immediately; loaded once."""
 
     _fd: int | None = None
 
@@ -87,7 +89,7 @@ def _time(run: Callable[[int], object]) -> int:
 
 
 def _code_file() -> int:
-    """A file in memory that may be mapped as code, where the kernel wants that said."""
+    """Create a file in memory that may be executed; newer kernels require a flag."""
     for flags in (os.MFD_CLOEXEC | _MFD_EXEC, os.MFD_CLOEXEC):
         try:
             return os.memfd_create("rbtrace-trap", flags)
@@ -99,12 +101,12 @@ def _code_file() -> int:
 
 @contextmanager
 def _loop() -> Iterator[tuple[str, Callable[[int], object]]]:
-    """A file with the loop, and the loop as a function of how often it goes round."""
+    """Yield a file with the loop, and the loop as a function of its iterations."""
     fd = _code_file()
     try:
         os.write(fd, _LOOP)
         size = mmap.PAGESIZE
-        # The kernel puts no uprobe into what can be written to.
+        # The kernel rejects uprobes in writable mappings.
         protection = mmap.PROT_READ | mmap.PROT_EXEC
         place = _libc.mmap(None, size, protection, mmap.MAP_PRIVATE, fd, 0)
         if place == _MAP_FAILED:

@@ -1,15 +1,15 @@
 /*
- * Shared by every program on probes: the sites, how an operand is fetched, the
- * set of processes, the filter.
+ * Shared by all programs on probes: sites, reading of operands, tracked processes, and
+ * the filter.
  *
- * A program that includes this says first
+ * A program defines before it includes this file
  *   FILTER_BASE  the slot of the filter's first operand
- * When it is loaded it is given
- *   SITE         the site's number, or SITE_FROM_COOKIE: it comes with the attachment
+ * The loader sets
+ *   SITE         the site's number; SITE_FROM_COOKIE: use the attachment's cookie
  *   WATCH_SET    1: only processes in `watched` count
- *   DURATIONS    a bit a slot that may hold a span's duration
- * FILTER is the one generated text: a C expression over SLOT(i) (filters.py), of
- * FILTER_SLOTS operands.
+ *   DURATIONS    one bit per slot that may hold a span's duration
+ * FILTER is the only generated text: a C expression over SLOT(i) with FILTER_SLOTS
+ * operands (compiled_filter.py).
  */
 #include "loading.h"
 
@@ -18,7 +18,7 @@
 #define FILTER_SLOTS 0
 #endif
 
-/* Operands a site hands to the program. */
+/* Number of values that the program reads at a site. */
 #define SLOTS (FILTER_BASE + FILTER_SLOTS)
 
 /* slots.py packs these. */
@@ -40,9 +40,9 @@ CHECK(operand, is_text); CHECK(operand, is_duration); CHECK(operand, value);
 struct site {
   u32 series;
   u32 role; /* see pairs.c */
-  u8 bulk_first; /* slots from here on stand in memory one behind the other */
+  u8 bulk_first; /* slots from here on are adjacent in memory */
   u8 bulk_count;
-  u8 is_off; /* its hits count no more: the session is over */
+  u8 is_off; /* its hits no longer count: the session is over */
   u8 pad[5];
   struct operand slots[MAX_SLOTS];
 };
@@ -68,15 +68,14 @@ static __always_inline bool is_watched(void) {
   return LOOKUP(watched, &tgid) != NULL;
 }
 
-/* Is this a hit of ours? */
+/* Return whether a hit counts. */
 static __always_inline bool is_counted(struct site *site) {
   return site && !site->is_off && is_watched();
 }
 
 /*
- * The context may only be read at constant offsets, hence the switch; and in
- * assembly, because the compiler would fold the cases into one load at an
- * offset it computes.
+ * The context may only be read at constant offsets, hence the switch. Assembly keeps
+ * the compiler from merging the cases into one load at a computed offset.
  */
 #define REG(n, field)                                                          \
   case n: {                                                                    \
@@ -114,7 +113,7 @@ static __always_inline u64 resize(u64 raw, u8 size, u8 is_signed) {
   return is_signed ? (u64)((s64)(raw << shift) >> shift) : raw << shift >> shift;
 }
 
-/* One operand; false when its memory could not be read. */
+/* Read an operand; return false if its memory could not be read. */
 static __always_inline bool read_any_operand(struct pt_regs *ctx,
                                              const struct operand *operand,
                                              u64 *ret) {
@@ -142,7 +141,7 @@ static __always_inline bool read_any_operand(struct pt_regs *ctx,
   return kind == 0;
 }
 
-/* The registers that a call passes its arguments in. */
+/* The registers for the arguments of a call. */
 #if defined(__TARGET_ARCH_arm64) || defined(__aarch64__)
 #define CALL_REGISTERS 8
 #define CALL_REGISTER(i) (i)
@@ -154,9 +153,9 @@ static __always_inline bool read_any_operand(struct pt_regs *ctx,
 #endif
 
 /*
- * Return the value of slot `i`, a constant. Most often that is the call's argument of
- * that number, whole: the gem's probes are calls. One compare tells, where
- * finding any operand walks a tree for the register alone.
+ * Read slot `i`, a constant. The gem's probes are calls, so the operand is usually the
+ * complete argument of that number. One comparison detects this; otherwise, a decision
+ * tree is needed for the register alone.
  */
 static __always_inline bool read_operand(struct pt_regs *ctx,
                                          const struct operand *operand, int i,
@@ -173,7 +172,7 @@ static __always_inline bool read_operand(struct pt_regs *ctx,
 
 #define SLOT(i) (slots[FILTER_BASE + (i)])
 
-/* Raw bits of a double to an s64 of the same order (-0 and 0 alike). */
+/* Map the bits of a double to an s64 of the same order (-0 equals 0). */
 static __always_inline s64 float_key(u64 bits) {
   s64 magnitude = bits & 0x7fffffffffffffffULL;
   return (s64)bits < 0 ? -magnitude : magnitude;
@@ -188,8 +187,8 @@ struct text64 {
 CHECK_SIZE(text64);
 
 /*
- * `text` is the caller's, one for all comparisons of a filter: the compiler
- * would give each its own, and there are 512 bytes of stack.
+ * All comparisons of a filter share the caller's `text`: the compiler would allocate
+ * one for each, and the stack has only 512 bytes.
  */
 static __always_inline bool same_text(struct text64 *text, u64 pointer,
                                       u32 number, u32 prefix) {
@@ -213,7 +212,7 @@ static __always_inline bool same_text(struct text64 *text, u64 pointer,
       difference |= (text->words[i] ^ wanted->words[i]) & mask;
     }
   } else {
-    /* A text cut at the buffer's end is longer than any constant. */
+    /* A string that was cut at the buffer's end is longer than any constant. */
 #pragma unroll
     for (int i = 0; i < 8; i++)
       difference |= text->words[i] ^ wanted->words[i];
@@ -239,8 +238,8 @@ static __always_inline bool same_text(struct text64 *text, u64 pointer,
 #define NIL_INTEGER 0x8000000000000000ULL
 
 /*
- * One slot, `i` being a constant: an operand, or the process or the thread
- * (kinds 4 and 5). False when it could not be read.
+ * Read slot `i`, a constant: an operand, the pid, or the tid (kinds 4 and 5). Return
+ * false if it could not be read.
  */
 static __always_inline bool read_slot(struct pt_regs *ctx, struct site *site,
                                       int i, u64 *ret) {
@@ -256,9 +255,10 @@ static __always_inline bool read_slot(struct pt_regs *ctx, struct site *site,
 }
 
 /*
- * The duration of a span that began before anyone traced it is not known. The
- * gem says -1 then; a slot's flag makes it nil, from the slot `first` on. Once
- * they are read, and without a branch: the verifier walks every way through every slot.
+ * Replace unknown durations by nil, from slot `first` on. The gem passes -1 if the span
+ * began while it was untraced; a slot's flag marks durations. This is done after all
+ * slots are read, and without a branch, because the verifier checks each combination of
+ * branches.
  */
 static __always_inline void know_durations(struct site *site, u64 *slots,
                                            int first) {
@@ -274,7 +274,7 @@ static __always_inline void know_durations(struct site *site, u64 *slots,
   }
 }
 
-/* The slots a program asked for, in order. */
+/* Read all slots in order; return false if one could not be read. */
 static __always_inline bool read_slots(struct pt_regs *ctx, struct site *site,
                                        u64 *slots) {
   bool whole = true;

@@ -1,14 +1,14 @@
 /*
- * The Ruby stack of whoever fires an event: a USDT probe, a function of a library, a
- * tracepoint of the kernel. It is walked and counted as in stacks.c.
+ * The Ruby stack of the thread that fires an event: a USDT probe, a function of a
+ * library, or a kernel tracepoint. It is walked and counted as in stacks.c.
  *
- * The program of a uprobe can be preempted, by another run of itself too, and
- * tracepoints fire in interrupts. So a run takes scratch space that is free, and says
- * in which epoch it counts until it has counted.
+ * The program of a uprobe can be preempted, even by itself, and tracepoints fire in
+ * interrupts. Therefore a run uses free scratch space, and marks the epoch in which it
+ * counts until it has counted.
  *
- * When it is loaded it is given what stacks.c and common.h name, and
- *   EVERY        each EVERYth event of a thread is taken
- *   WEIGHTED     1: an event weighs what its argument says: a probe's first slot, or
+ * The loader sets the numbers in stacks.c and common.h, and
+ *   EVERY        one event in EVERY of a thread is sampled
+ *   WEIGHTED     1: the weight is an argument: a probe's first slot, or
  *   FIELD_OFFSET, FIELD_SIZE, FIELD_SIGNED
  *                a field of a tracepoint's record
  */
@@ -17,17 +17,17 @@
 #define FILTER_BASE 1
 #include "common.h"
 
-#define MOST_SPENT 200000 /* ns of one run; what is beyond was spent by others */
+#define MOST_SPENT 200000 /* ns of one run; a longer run was interrupted */
 
-#define INSIDE(epoch) (1 + (epoch)) /* place of the number of runs that count in it */
+#define INSIDE(epoch) (1 + (epoch)) /* index of the number of runs that count in it */
 
 static __always_inline void add(u64 *cell, s64 number) {
   __sync_fetch_and_add(cell, number);
 }
 
 /*
- * Scratch space of this processor that nobody has. Whoever finds itself the only user
- * has it: a run that comes in between finds two.
+ * Take free scratch space of this processor. A run owns the space if it is its only
+ * user; a run that interrupts it finds two.
  */
 static __always_inline struct scratch *take_scratch(void) {
   u32 place = bpf_get_smp_processor_id() * SCRATCHES;
@@ -45,7 +45,7 @@ static __always_inline struct scratch *take_scratch(void) {
   return 0;
 }
 
-/* Say that a run counts in this epoch, or that it has counted. */
+/* Mark that a run counts in this epoch (1) or has counted (-1). */
 static __always_inline void be_inside(u32 epoch, s64 number) {
   u32 place = INSIDE(epoch);
   u64 *inside = LOOKUP(epoch, &place);
@@ -53,11 +53,11 @@ static __always_inline void be_inside(u32 epoch, s64 number) {
     add(inside, number);
 }
 
-/* The counts of an epoch are taken once it has ended and nobody is inside. */
+/* User space reads the counts of an epoch after it has ended and no run is inside. */
 static __always_inline void tally_event(struct scratch *scratch) {
   u64 epoch = current_epoch();
   be_inside(epoch, 1);
-  if (current_epoch() != epoch) { /* it ended just now */
+  if (current_epoch() != epoch) { /* it has just ended */
     be_inside(epoch, -1);
     epoch ^= 1;
     be_inside(epoch, 1);
@@ -66,7 +66,7 @@ static __always_inline void tally_event(struct scratch *scratch) {
   be_inside(epoch, -1);
 }
 
-/* Is it the thread's turn? It begins with any of the first EVERY events. */
+/* Return whether to sample an event; the first is any of the first EVERY events. */
 static __always_inline bool is_due(u64 ids) {
   u64 every = AT_LOAD(EVERY), turn, *left;
   if (every == 1)
@@ -84,19 +84,19 @@ static __always_inline bool is_due(u64 ids) {
   return !turn;
 }
 
-/* Scratch space for an event, if it is to be taken. */
+/* Return scratch space for an event, or 0 if it is not sampled. */
 static __always_inline struct scratch *begin_event(u64 ids) {
   count_one(COUNTER_HITS);
   return is_due(ids) ? take_scratch() : 0;
 }
 
 #define NO_WEIGHT (-1ULL)
-#define MOST_WEIGHT (1ULL << 44) /* half a million of one thread in a second fit */
+#define MOST_WEIGHT (1ULL << 44) /* the sum of half a million events does not wrap */
 
 /*
- * ctx: of an event in the kernel, else 0
- * scratch->weight: of the event. What is negative is no weight, nor is what may wrap
- * around when it is added up.
+ * ctx: context of a kernel event, else 0
+ * scratch->weight: weight of the event. Negative weights, and weights whose sum could
+ * wrap around, are rejected.
  */
 static __always_inline void take_event(void *ctx, struct ruby *ruby,
                                        struct scratch *scratch, u64 ids, u64 began) {
@@ -139,7 +139,7 @@ int on_hit(struct pt_regs *ctx) {
   return 0;
 }
 
-/* The record's fields stand where its format says. */
+/* ctx: the tracepoint's record; its format has the offsets of the fields. */
 int on_event(void *ctx) {
   u64 began = bpf_ktime_get_ns(), ids = bpf_get_current_pid_tgid(), weight = 1;
   u32 tgid = ids >> 32;

@@ -1,21 +1,21 @@
 /*
- * The GVL: who has it, how many wait for it, and how long they wait together while its
- * holder is off the CPU.
+ * The GVL: its holder, the number of its waiters, and the sum of their waiting times
+ * while the holder is off the CPU.
  *
- *   gvls         a map of the ids of the thread that left its CPU with it last, by
- *                struct gvl
+ *   gvls         map from struct gvl to the ids of the last thread that left its CPU
+ *                while it held this GVL
  */
 #define ANY_QUEUE 0
-#define MOST_QUEUED 64 /* who joins the GVL's queue is its last, mostly */
+#define MOST_QUEUED 64 /* from the tail: a thread joins the queue at its end */
 #define MOST_WAITERS 512
 
 struct gvl {
   u64 tgid;
-  u64 queue; /* place of the head of its list; ANY_QUEUE: of that left last */
+  u64 queue; /* address of its list's head; ANY_QUEUE: the GVL held last */
 };
 CHECK_SIZE(gvl); CHECK(gvl, tgid); CHECK(gvl, queue);
 
-/* Of the ractor's GVL, or up to 2.7 the VM's; 0: not known. */
+/* Return the queue of the ractor's GVL, or up to 2.7 of the VM's; 0: unknown. */
 static __always_inline u64 queue_of(struct ruby *ruby, u64 thread) {
   u64 head = ruby->queue;
   if (!ruby->gvl_node)
@@ -27,7 +27,7 @@ static __always_inline u64 queue_of(struct ruby *ruby, u64 thread) {
   return head;
 }
 
-/* Does the thread wait for the GVL? */
+/* Return whether the thread waits for the GVL. */
 static __always_inline bool is_queued(struct ruby *ruby, u64 thread) {
   u64 head = queue_of(ruby, thread), place = head;
   if (!head)
@@ -63,22 +63,22 @@ static __always_inline bool has_gvl(struct ruby *ruby, u64 thread, u64 queue) {
   return holder == thread;
 }
 
-/* What they wait together grows with their number, up to now. */
+/* Add the waiting times up to now, and set the number of waiters from now on. */
 static __always_inline void wait_on(struct interval *interval, u64 now, u64 waiters) {
   interval->waited += waited_since(interval, now);
   interval->since = now;
   interval->waiters = waiters;
 }
 
-/* How many wait for the current thread, which has begun to be walked. */
+/* After begin: return the number of waiters for the current thread's GVL. */
 static __always_inline u64 waiters_of(struct ruby *ruby, struct scratch *scratch) {
   u64 thread = scratch->head.key.thread, queue = queue_of(ruby, thread);
   return has_gvl(ruby, thread, queue) ? queue_length(scratch, queue) : 0;
 }
 
 /*
- * The current thread leaves its CPU, and may begin to wait for a holder that is away.
- * One that never had the GVL has no Ruby stack, and is nowhere but in ANY_QUEUE.
+ * The current thread leaves its CPU, and may begin to wait for a holder that is off the
+ * CPU. A thread that never held the GVL has no Ruby stack; it is found by ANY_QUEUE.
  */
 static __always_inline void wait_for_holder(struct ruby *ruby, struct scratch *scratch,
                                             u64 ids, u64 queue, u64 now) {
@@ -93,8 +93,7 @@ static __always_inline void wait_for_holder(struct ruby *ruby, struct scratch *s
 }
 
 /*
- * The current thread, which has begun to be walked, leaves its CPU. True if it takes
- * the GVL along.
+ * After begin: the current thread leaves its CPU. Return whether it keeps the GVL.
  */
 static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *scratch,
                                             u64 ids, u64 now) {
@@ -111,14 +110,15 @@ static __always_inline bool leaves_with_gvl(struct ruby *ruby, struct scratch *s
 }
 
 /*
- * The current thread leaves its CPU with the GVL. Only now: who joins the queue later
- * finds its interval, and may have counted already.
+ * The current thread leaves its CPU with the GVL. Count the waiters only after its
+ * interval exists: a thread that joins the queue later finds the interval, and may
+ * already have counted.
  */
 static __always_inline void count_waiters(struct ruby *ruby, struct scratch *scratch,
                                           u64 ids) {
   struct interval *interval = LOOKUP(intervals, &ids);
   u64 thread = scratch->head.key.thread, waiters;
-  if (!interval || !thread) /* its stack could not be read */
+  if (!interval || !thread) /* the stack could not be read */
     return;
   waiters = queue_length(scratch, queue_of(ruby, thread));
   if (waiters > interval->waiters)

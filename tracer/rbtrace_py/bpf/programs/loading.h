@@ -1,17 +1,16 @@
 /*
- * Filled in by the loader in a compiled program (program.py): descriptors of maps
- * and numbers that only the machine or the command knows. Each is a wide load of a
- * marked value. To the verifier it is a constant, so it removes the branches that the
- * constant excludes. A flag costs nothing at a hit, and one compiled program serves all
- * commands.
+ * The loader (program.py) fills map descriptors, and numbers that depend on the machine
+ * or the command, into compiled programs. Each is a 64-bit load of a marked value. The
+ * verifier treats it as a constant, and removes the branches that the constant excludes.
+ * A flag costs nothing at a hit, and one compiled program serves all commands.
  *
- * The compiler must not ask the machine it runs on anything, so maps and helpers
- * that bcc would look up there are named by numbers.
+ * The result must not depend on the machine that compiles, so maps and helpers that bcc
+ * would look up there are identified by numbers.
  *
  *   AT_LOAD_MARK, AT_LOAD_*  the mark, and the numbers of the names (abi.py)
  *   SIZE_*, OFFSET_*         of the structs that Python packs or decodes (abi.py)
  */
-#ifndef AT_LOAD /* a program may include it by two ways */
+#ifndef AT_LOAD /* a program may include this file twice */
 #include <uapi/linux/ptrace.h>
 
 #define AT_LOAD(name)                                                          \
@@ -36,7 +35,7 @@
                      OFFSET_##type##_##field,                                  \
                  "abi.py: " #type "." #field)
 
-#define NO_WAKEUP 1 /* BPF_RB_NO_WAKEUP: of a ring that nobody sleeps on */
+#define NO_WAKEUP 1 /* BPF_RB_NO_WAKEUP: no reader sleeps on the ring */
 
 static long (*read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*read_kernel)(void *to, u32 size, const void *from) = (void *)113;

@@ -1,13 +1,14 @@
 /*
- * The time from one probe to another on the same thread. Each thread has a
- * stack of beginnings a series, so that pairs may nest and recurse.
+ * The time from one probe to another on the same thread. Each thread has one stack of
+ * beginnings per series, so that pairs can nest and recurse.
  *
  *   VALUES, BY, DENSE  as in record.h; VALUES is 1
- *   PAIR_DEPTH  beginnings kept for a thread, a power of two: the latest. So one
- *               that never ends, because an exception went past its end, costs
- *               nothing but itself; ends of those no longer kept are counted.
- *   MAX_PAIRS   a site's role is twice its pair's number, and one more where it ends
- * and when it is loaded
+ *   PAIR_DEPTH  number of newest beginnings to keep per thread, a power of two. A
+ *               beginning that never ends, because an exception skipped its end, does
+ *               not affect others. Ends of discarded beginnings are counted.
+ *   MAX_PAIRS   maximum number of pairs; a site's role is twice its pair's number, plus
+ *               1 at the end of the pair
+ * The loader sets
  *   PAIRS       number of pairs
  */
 #define OWN 0
@@ -22,8 +23,8 @@ struct thread {
 CHECK_SIZE(thread); CHECK(thread, tid); CHECK(thread, pair);
 
 struct beginnings {
-  u64 depth; /* beginnings open */
-  u64 floor; /* the lowest of them that is still kept */
+  u64 depth; /* number of open beginnings */
+  u64 floor; /* index of the oldest kept beginning */
   u64 started[PAIR_DEPTH];
 };
 CHECK_SIZE(beginnings); CHECK(beginnings, depth); CHECK(beginnings, floor);
@@ -38,7 +39,7 @@ static __always_inline struct beginnings *thread_of(u32 pair, bool make) {
   found = LOOKUP(threads, &thread);
   if (found || !make)
     return found;
-  /* One entry of zeros, too large for the stack. */
+  /* An entry of zeros is too large for the stack, so a map holds it. */
   found = LOOKUP(nothing, &first);
   if (!found)
     return NULL;
@@ -66,7 +67,7 @@ int on_hit(struct pt_regs *ctx) {
       open->floor = depth;
     else if (depth >= open->floor + PAIR_DEPTH)
       open->floor = depth - PAIR_DEPTH + 1;
-    /* Last, so that our own work is not measured. */
+    /* Last, so that this program's time is not measured. */
     open->started[depth & (PAIR_DEPTH - 1)] = bpf_ktime_get_ns();
     return 0;
   }
@@ -101,7 +102,7 @@ int on_hit(struct pt_regs *ctx) {
   return 0;
 }
 
-/* sched_process_exit: a thread's number may be given to another. */
+/* sched_process_exit: a thread id may be reused. */
 int on_thread_exit(struct bpf_raw_tracepoint_args *ctx) {
   struct thread thread = {};
   thread.tid = (u32)bpf_get_current_pid_tgid();

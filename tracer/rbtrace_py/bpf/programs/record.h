@@ -1,11 +1,11 @@
 /*
  * Records values: in a dense histogram per series, or, with a key or many series, in
- * a count per group and the buckets that are hit.
+ * a count per group and sparse buckets.
  *
- *   BUCKETS  of HdrHistogram(1, 3.6e12, 3)
- *   BY       0 no key, 1 a number, 2 a text
- *   DENSE    1: one array of BUCKETS a series
- *   OWN      slots of the program's own; the key's follows them
+ *   BUCKETS  number of buckets of HdrHistogram(1, 3.6e12, 3)
+ *   BY       0 no key, 1 a number, 2 a string
+ *   DENSE    1: one array of BUCKETS per series
+ *   OWN      number of the program's own slots; the key's slot follows them
  *   VALUES   0: only count; 1: durations; 2: signed integers; 3: doubles
  */
 #define LARGEST 3600000000000ULL
@@ -16,9 +16,9 @@
 
 struct key {
   u32 series;
-  u32 kind; /* 0 a key, 1 a text that is nil or unreadable, 2 a long text */
+  u32 kind; /* 0 a key, 1 a string that is nil or unreadable, 2 a long string */
 #if BY == 2
-  u64 text[KEY_TEXT / 8]; /* of a long one the last word is its hash */
+  u64 text[KEY_TEXT / 8]; /* the last word of a long string is its hash */
 #else
   u64 number;
 #endif
@@ -28,9 +28,9 @@ _Static_assert(sizeof(struct key) == SIZE_key + (BY == 2 ? KEY_TEXT : 8),
                "group_recorder.py: key_size");
 
 struct group {
-  u64 born; /* with cpu: a number of its own, for its buckets */
+  u64 born; /* together with cpu, a unique number for its buckets */
   u64 cpu;
-  u64 count; /* only without VALUES: else the buckets add up to it */
+  u64 count; /* only without VALUES; else it is the sum of the buckets */
   u64 total;
 };
 CHECK_SIZE(group); CHECK(group, born); CHECK(group, cpu); CHECK(group, count);
@@ -51,8 +51,8 @@ CHECK_SIZE(group_number); CHECK(group_number, born); CHECK(group_number, cpu);
 #endif
 
 /*
- * The log-linear bucket of 3 significant digits. bit_length by halving: the
- * compiler's count of leading zeros is out of its back end's reach.
+ * Return the log-linear bucket of 3 significant digits. The bit length is computed by
+ * halving, because the BPF back end cannot count leading zeros.
  */
 static __always_inline u32 bucket_of(u64 value) {
   u64 y = (value | 2047) >> 11;
@@ -90,9 +90,9 @@ static __always_inline u64 hash_words(u64 hash, const u64 *words) {
 }
 
 /*
- * A text that goes on behind KEY_TEXT: the hash of up to KEY_CHUNKS pieces stands
- * for it. Read piece by piece, as the stack is small and there is no scratch
- * memory (see trace.c). False when a piece could not be read.
+ * Put the hash of up to KEY_CHUNKS pieces into the key of a string that exceeds
+ * KEY_TEXT. Read piece by piece, because the stack is small and scratch memory cannot be
+ * used (see trace.c). Return false if a piece could not be read.
  */
 static __always_inline bool hash_text(struct key *key, u64 pointer) {
   u64 hash = hash_words(0, key->text);
@@ -108,7 +108,7 @@ static __always_inline bool hash_text(struct key *key, u64 pointer) {
   return length >= 0;
 }
 
-/* Where a long key can be read whole. */
+/* Store a complete long key for the reader. */
 static __always_inline void keep_text(struct group *group, u64 pointer) {
   struct group_number number = {.born = group->born, .cpu = group->cpu};
   u32 first = 0;
@@ -133,7 +133,7 @@ static __always_inline void fill_key(struct key *key, u64 *slots) {
   if (length < 0 || (length == KEY_TEXT && !hash_text(key, pointer))) {
     __builtin_memset(key->text, 0, KEY_TEXT);
     key->kind = 1;
-    key->text[0] = pointer != 0; /* nil, or a pointer that leads nowhere */
+    key->text[0] = pointer != 0; /* 0: nil, 1: an invalid pointer */
   }
 #endif
 }
@@ -145,7 +145,7 @@ static __always_inline struct group *group_of(struct key *key, u64 *slots) {
     return group;
   fresh.born = bpf_ktime_get_ns();
   fresh.cpu = bpf_get_smp_processor_id();
-  /* Another processor may have been faster: then its group is ours. */
+  /* Another processor may have been faster; then use its group. */
   if (INSERT(groups, key, &fresh) == 0) {
 #if BY == 2
     if (key->kind == 2)
@@ -176,7 +176,7 @@ static __always_inline void record(u32 series, u64 value, u64 *slots) {
   fill_key(&key, slots);
   group = group_of(&key, slots);
 #if BY
-  if (!group) /* everything beyond --max-keys; the reader gives them a `born` */
+  if (!group) /* keys beyond --max-keys; the reader initializes `born` */
     group = LOOKUP(others, &series);
 #endif
   if (!group) {

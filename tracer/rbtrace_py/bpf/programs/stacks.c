@@ -15,18 +15,19 @@
  * Counts belong to an epoch, 0 or 1. Before user space reads the counts of one epoch,
  * it starts the other, so that the counts it reads no longer change.
  *
- * When it is loaded it is given
+ * The loader sets the numbers in tasks.h and contexts.h, and
  *   FILES_OFFSET, STACK_OFFSET, RAN_OFFSET (se.sum_exec_runtime)
- *                in struct task_struct, from BTF; and what tasks.h and contexts.h name
+ *                in struct task_struct, from BTF
  *   FDTABLE_OFFSET, FDS_OFFSET, INODE_OFFSET, INODE_MODE_OFFSET
  *                in struct files_struct, fdtable, file and inode
  *                STACK_OFFSET 0: a helper finds a task's registers (Linux 5.15)
- *   EACH         samples of this weight and more go up, without frames if they went up
- *                in this epoch; of the others, and with 0, the weights are summed up
+ *   EACH         samples of at least this weight are sent to user space, without frames
+ *                if those were sent in this epoch; weights of other samples are summed.
+ *                0: all weights are summed
  *   WEIGHING     the weight of a stack: Weighing of model/stack_walk.py
- *   LEAST        ns: shorter times off the CPU do not count
- *   PERIOD       ns from tick to tick of a processor, on average
- *   KERNEL       1: the kernel's own frames are part of a stack, too
+ *   LEAST        minimum ns of a time off the CPU to count
+ *   PERIOD       average ns between two ticks of a processor
+ *   KERNEL       1: kernel frames are part of a stack, too
  */
 #include "loading.h"
 #include "tasks.h"
@@ -60,15 +61,15 @@
 #define NOT_READ 8     /* in place of a JITFrame's address */
 
 /* Marks of a stack. */
-#define CUT 1        /* it is too deep: older frames are left out */
+#define CUT 1        /* too deep: older frames are omitted */
 #define UNREADABLE 2 /* older frames could not be read */
 #define EPOCH_SHIFT 2
 #define EPOCH (1 << EPOCH_SHIFT)
 #define GC_SHIFT 8
 #define OFF_CPU (1ULL << 16)
-#define READY (1ULL << 17)      /* it could run: another thread has the CPU */
+#define READY (1ULL << 17)      /* runnable: another thread has the CPU */
 #define IN_GVL_QUEUE (1ULL << 18)
-#define NO_SIGNALS (1ULL << 19) /* TASK_UNINTERRUPTIBLE: waits for a disk, mostly */
+#define NO_SIGNALS (1ULL << 19) /* TASK_UNINTERRUPTIBLE: usually waits for a disk */
 #define FILE_TYPE_SHIFT 20      /* S_IFMT >> 12 of the descriptor it waits for */
 #define STOPPED (1ULL << 24)    /* by a signal or a debugger */
 #define CALL_SHIFT 32           /* 1 + number of the system call */
@@ -101,38 +102,38 @@ struct head {
   u64 time; /* CLOCK_MONOTONIC, ns */
   u64 weight; /* 0: only to be named */
   u32 count; /* of the frames that follow, newest first */
-  u32 kernel_count; /* of the kernel's addresses behind them, newest first */
-  u64 collection; /* as it was where the stack was walked */
+  u32 kernel_count; /* of the kernel's addresses that follow them, newest first */
+  u64 collection; /* collection() at the time of the walk */
 };
 CHECK_SIZE(head); CHECK(head, time); CHECK(head, weight); CHECK(head, count);
 CHECK(head, kernel_count); CHECK(head, collection);
 
-/* The time that a thread is off the CPU, or was last: then its key has no OFF_CPU. */
+/* A thread's current or last time off the CPU; the key of a past one lacks OFF_CPU. */
 struct interval {
-  struct stack_key key; /* its stack; hash 0: not known */
+  struct stack_key key; /* its stack; hash 0: unknown */
   u64 since; /* CLOCK_MONOTONIC, ns */
-  u64 ran; /* ns that the thread had a CPU before */
-  u64 waiters, waited; /* for its GVL, and their ns until since together */
+  u64 ran; /* ns that the thread was on CPUs before */
+  u64 waiters, waited; /* number for its GVL, and the sum of their ns until since */
 };
 CHECK_SIZE(interval); CHECK(interval, since); CHECK(interval, ran);
 CHECK(interval, waiters); CHECK(interval, waited);
 
-/* One a processor: ticks and switches do not come during one another. */
+/* One per processor: ticks and switches do not interrupt each other. */
 struct scratch {
   u64 env[4];
-  /* In memory, so that the verifier does not tell apart what they were made of. */
+  /* Volatile, so that the verifier does not track how their values were computed. */
   volatile u64 steps, walked, hops, count, start, values_count;
   u64 ec[EC_WORDS];
-  u64 users; /* of events.c: runs that use it, or try to */
+  u64 users; /* for events.c: number of runs that use it or try to */
   u64 weight; /* of an event */
-  volatile u64 waiters; /* for a GVL: queue_length; as steps is */
+  volatile u64 waiters; /* for queue_length; volatile like steps */
   struct head head;
   u64 frames[MOST_FRAMES * FRAME_WORDS];
   u64 values[VALUE_WORDS];
 };
 CHECK_SIZE(scratch);
 
-/* How a walk went. */
+/* Outcome of a walk. */
 enum outcome { WALKED, NO_RUBY, UNKNOWN, FAILED };
 
 static long (*output_record)(void *ring, void *data, u64 size,
@@ -141,7 +142,7 @@ static long (*stack_of)(void *ctx, void *to, u32 size, u64 flags) = (void *)67;
 static void *(*current_task)(void) = (void *)158;
 static void *(*registers_of)(void *task) = (void *)175;
 
-/* False when the kernel has had enough; an instruction that bcc's LLVM cannot spell. */
+/* may_goto: return false at the kernel's limit. bcc's LLVM lacks this instruction. */
 static __always_inline bool may_go_on(void) {
   asm volatile goto("1: .byte 0xe5, 0;"
                     ".long ((%l[enough] - 1b - 8) / 8) & 0xffff; .short 0"
@@ -169,7 +170,7 @@ static __always_inline u64 current_epoch(void) {
   return epoch ? *epoch & 1 : 0;
 }
 
-/* Has the thread the GVL? */
+/* Return whether the thread holds the GVL. */
 static __always_inline bool is_runner(struct ruby *ruby, u64 thread, u64 ec) {
   u64 place = ruby->running, runner = 0;
   if (!place) {
@@ -181,7 +182,7 @@ static __always_inline bool is_runner(struct ruby *ruby, u64 thread, u64 ec) {
   return runner == thread;
 }
 
-/* 0, or 1 + enum gc_mode (gc.c) of the collection that this thread does. */
+/* Return 0, or 1 + enum gc_mode (gc.c) of this thread's collection in progress. */
 static __always_inline u64 collecting(struct ruby *ruby, u64 thread, u64 ec) {
   u64 word = 0, place = ruby->gc_place;
   if (!place)
@@ -198,9 +199,10 @@ static __always_inline u64 collecting(struct ruby *ruby, u64 thread, u64 ec) {
 }
 
 /*
- * Equal words at one address mean the same code as long as this is the same: only a
- * collection frees it, or moves it, that marks what lives after it was seen. One is
- * counted as it begins, and may mark for long while the program runs.
+ * Identify the state of the collector. While it is unchanged, equal words at an address
+ * mean the same code: code is freed or moved only by a collection whose marking begins
+ * after the code was read. A collection is counted at its start, and may mark for long
+ * while the program runs.
  */
 static __always_inline u64 collection(struct ruby *ruby) {
   u64 count = 0, word = 0;
@@ -211,7 +213,7 @@ static __always_inline u64 collection(struct ruby *ruby) {
   return count << 2 | ((word & GC_MODE) == GC_MARKING) << 1 | !!(word & ruby->gc_mask);
 }
 
-/* Which thread of Ruby this is, in the head's key; WALKED if it has a stack. */
+/* Put the current Ruby thread into the head's key; return WALKED if it has a stack. */
 static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64 ids,
                                  u64 task) {
   struct stack_key *key = &scratch->head.key;
@@ -226,7 +228,7 @@ static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64
     return UNKNOWN;
   if (read_user(scratch->ec, sizeof scratch->ec, (void *)ec))
     return FAILED;
-  if (!EC_WORD(ruby->ec_stack)) /* the thread has not begun yet, or has ended */
+  if (!EC_WORD(ruby->ec_stack)) /* the thread has not started yet, or has ended */
     return NO_RUBY;
   key->thread = EC_WORD(ruby->ec_thread);
   key->marks = collecting(ruby, key->thread, ec) << GC_SHIFT;
@@ -237,9 +239,9 @@ static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64
 /*
  * Put the address of its JITFrame in place of the iseq of each frame of ZJIT. The word
  * below jit_return's target, in the native stack, is that address. A C function has 1 in
- * jit_return, so its iseq becomes 0, and a word that cannot be read is NOT_READ. Without
- * may_goto, this loop and the walk's are together too much for the verifier: false then
- * if ZJIT is on.
+ * jit_return, so its iseq becomes 0, and an unreadable word becomes NOT_READ. Without
+ * may_goto, this loop and the loop of walk together exceed the verifier's limits: then
+ * return false if ZJIT is on.
  */
 static __always_inline bool take_jit_frames(struct ruby *ruby, struct scratch *scratch,
                                             u64 words, u64 jit, u64 count) {
@@ -270,7 +272,7 @@ static __always_inline bool take_jit_frames(struct ruby *ruby, struct scratch *s
 #endif
 }
 
-/* After begin: the frames, and the rest of the key. */
+/* After begin: read the frames and complete the key. */
 static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   struct stack_key *key = &scratch->head.key;
   u64 low, high, cfp, size, count, start, ep, hash, values;
@@ -298,7 +300,7 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   if (read_user(scratch->frames, size, (void *)cfp))
     return FAILED;
 
-  /* From the oldest environment that is on the stack up to the newest value. */
+  /* Read values from the oldest environment on the stack to the newest value. */
   start = low;
   ep = FRAME_WORD((count - 1) * words + ruby->ep);
   if (ep > low + 16 && ep < high && key->marks & CUT)
@@ -314,8 +316,8 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   values >>= 3;
 
   /*
-   * From 19 on, clang leaves out FRAME_WORD's mask where a comparison implies it. The
-   * verifier has lost this bound by then, and refuses the program.
+   * Since version 19, clang omits FRAME_WORD's mask if a comparison implies it. The
+   * verifier has lost this bound by then, and rejects the program.
    */
   asm volatile("" : "+r"(jit));
   if (FRAME_WORD(ruby->iseq) && (ruby->has_zjit || (has_jit_word && FRAME_WORD(jit))))
@@ -375,12 +377,12 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   return WALKED;
 }
 
-/* Does a sample go up by itself? */
+/* Return whether a sample is sent to user space individually. */
 static __always_inline bool goes_up(u64 weight) {
   return AT_LOAD(EACH) && weight >= AT_LOAD(EACH);
 }
 
-/* After walk, in the kernel: the kernel's frames of this moment, a part of the key. */
+/* After walk, in kernel mode: add the kernel frames, which are part of the key. */
 static __always_inline void add_kernel_frames(void *ctx, struct scratch *scratch) {
   struct head *head = &scratch->head;
   u64 start = scratch->walked * RECORD_WORDS, hash = head->key.hash;
@@ -406,7 +408,7 @@ static __always_inline void add_kernel_frames(void *ctx, struct scratch *scratch
   head->key.hash = hash | 1;
 }
 
-/* Count the stack that was walked; its frames go up unless they did in this epoch. */
+/* Count the walked stack; send its frames unless they were sent in this epoch. */
 static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch) {
   struct head *head = &scratch->head;
   u64 size, *cell;
@@ -419,7 +421,7 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
   else
     head->weight = 0;
   if (cell) {
-    /* LLVM turns an addition of 0 into an atomic or, which Linux has since 5.12. */
+    /* LLVM turns an addition of 0 into an atomic OR, which requires Linux 5.12. */
     if (weight)
       __sync_fetch_and_add(cell, weight);
     head->count = 0;
@@ -435,17 +437,17 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
     count_one(COUNTER_LOST);
     return;
   }
-  head->count = 0; /* they went up */
+  head->count = 0; /* the frames were sent */
   if (!cell && UPDATE(stacks, &head->key, &weight) && (weight || !AT_LOAD(EACH)))
     count_one(COUNTER_NO_ROOM);
 }
 
-/* ns that others wait together for the GVL of a thread that is away. */
+/* Return the sum of the ns that waiters waited for an off-CPU thread's GVL. */
 static __always_inline u64 waited_since(struct interval *interval, u64 now) {
   return now > interval->since ? (now - interval->since) * interval->waiters : 0;
 }
 
-/* Count a time whose stack was walked when it began. */
+/* Count a time off the CPU, whose stack was walked at its start. */
 static __always_inline void tally_interval(struct interval *interval, u64 now) {
   u64 weight = now - interval->since, *cell;
   struct head head = {interval->key, now, weight, 0};
@@ -470,7 +472,7 @@ static __always_inline struct scratch *own_scratch(void) {
   return LOOKUP(scratches, &place);
 }
 
-/* The current task's stack, after begin; what comes of it is counted. */
+/* After begin: walk the current task's stack, and count the outcome. */
 static __always_inline int walk_task(struct ruby *ruby, struct scratch *scratch,
                                      int outcome) {
   count_one(COUNTER_SEEN);
@@ -485,7 +487,7 @@ static __always_inline int walk_task(struct ruby *ruby, struct scratch *scratch,
   return outcome;
 }
 
-#ifndef WALK_ONLY /* what follows is run at ticks, switches, forks, execs and exits */
+#ifndef WALK_ONLY /* the rest runs at ticks, switches, forks, execs, and exits */
 /* A thread gets a CPU. */
 static __always_inline void arrive(u64 ids, u64 now) {
   struct interval *interval = LOOKUP(intervals, &ids);
@@ -497,7 +499,7 @@ static __always_inline void arrive(u64 ids, u64 now) {
   interval->since = now;
 }
 
-/* Nanoseconds that a task had a CPU; exact as it leaves one, else a clock tick old. */
+/* Return a task's ns on CPUs; exact when it leaves one, else up to a clock tick old. */
 static __always_inline u64 ran_of(u64 task) {
   u64 ran = 0;
   read_kernel(&ran, sizeof ran, (void *)(task + AT_LOAD(RAN_OFFSET)));
@@ -505,9 +507,9 @@ static __always_inline u64 ran_of(u64 task) {
 }
 
 /*
- * A thread has a CPU: if it is still away by what was seen, a switch was missed. On a
- * Linux 6.18 under KVM sched_switch did not fire now and then where an idle task made
- * room; ftrace missed the same ones. How long it has run since tells when that was.
+ * The thread has a CPU: if its interval is still open, a switch was missed. On Linux
+ * 6.18 under KVM, sched_switch sometimes does not fire when the thread replaces an idle
+ * task; ftrace misses the same switches. Its run time since shows when it got the CPU.
  */
 static __always_inline void note_missed_switch(u64 ids, u64 task, u64 now) {
   struct interval *interval = LOOKUP(intervals, &ids);
@@ -520,7 +522,7 @@ static __always_inline void note_missed_switch(u64 ids, u64 task, u64 now) {
 
 #include "gvl.h"
 
-/* ctx: struct bpf_perf_event_data, whose first member is what was interrupted. */
+/* ctx: struct bpf_perf_event_data; its first member has the interrupted registers. */
 int on_tick(struct pt_regs *ctx) {
   u64 ids = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
   u64 weight = AT_LOAD(PERIOD);
@@ -532,8 +534,8 @@ int on_tick(struct pt_regs *ctx) {
     return 0;
   outcome = begin(ruby, scratch, ids, bpf_get_current_task());
   if (AT_LOAD(WEIGHING) == GVL_TIME) {
-    /* Of a stay on the CPU that ends without the GVL nobody knows when it had it. So
-       a tick stands for the whole period, and no switch for what came before. */
+    /* If a thread releases the GVL during an on-CPU interval, its time with the GVL is
+       unknown. So a tick counts a whole period; switches count no time on the CPU. */
     note_missed_switch(ids, bpf_get_current_task(), now);
     if (outcome == WALKED)
       weight *= waiters_of(ruby, scratch);
@@ -549,7 +551,7 @@ int on_tick(struct pt_regs *ctx) {
   return 0;
 }
 
-/* S_IFMT >> 12 of a descriptor; 0 if there is none. */
+/* Return S_IFMT >> 12 of a descriptor; 0 if it does not exist. */
 static __always_inline u64 file_type(u64 task, u64 fd) {
   u64 place = 0;
   u16 mode = 0;
@@ -563,7 +565,7 @@ static __always_inline u64 file_type(u64 task, u64 fd) {
   return mode >> 12;
 }
 
-/* The system call a task is in, and the type of the file that it is given. */
+/* Return the marks of a task's system call, and of its file argument's type. */
 static __always_inline u64 call_marks(u64 task) {
   u64 registers, fd, si_di_call[3];
   int polled = -1;
@@ -587,7 +589,7 @@ static __always_inline u64 call_marks(u64 task) {
   return (si_di_call[2] + 1) << CALL_SHIFT | fd << FILE_TYPE_SHIFT;
 }
 
-/* The current thread leaves its CPU; state: the kernel's, 0: it could go on. */
+/* The current thread leaves its CPU; state: the kernel's, 0: runnable. */
 static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
                                   struct ruby *ruby, u64 ids, u32 state) {
   struct scratch *scratch = own_scratch();
@@ -635,8 +637,8 @@ static __always_inline void leave(struct bpf_raw_tracepoint_args *ctx,
     count_waiters(ruby, scratch, ids);
 }
 
-#if SWITCHES /* it takes as long to compile as all the rest */
-/* preempt, prev, next, and since 5.19 prev's state; prev is still current. */
+#if SWITCHES /* compiling it takes as long as everything else */
+/* args: preempt, prev, next, and since 5.19 prev's state; prev is still current. */
 int on_switch(struct bpf_raw_tracepoint_args *ctx) {
   u64 ids = ids_of(ctx->args[2]);
   u32 tgid = ids >> 32, state;
@@ -655,7 +657,7 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx) {
 }
 #endif
 
-/* In the parent's context. A child has all that its parent has. */
+/* Runs in the parent's context. A child inherits its parent's entries. */
 int on_fork(struct bpf_raw_tracepoint_args *ctx) {
   u64 ids = bpf_get_current_pid_tgid(), child, *thread;
   u32 parent = ids >> 32, pid;
@@ -676,8 +678,8 @@ int on_fork(struct bpf_raw_tracepoint_args *ctx) {
 }
 
 /*
- * Another program: nothing that was known is so any more. The thread that began it has
- * the main one's number from now on, and its own, args[1], has no exit.
+ * The process runs another program, so all entries are invalid. The calling thread
+ * takes over the main thread's id. Its old id, args[1], has no exit event.
  */
 int on_exec(struct bpf_raw_tracepoint_args *ctx) {
   u64 ids = bpf_get_current_pid_tgid(), before;
@@ -690,7 +692,7 @@ int on_exec(struct bpf_raw_tracepoint_args *ctx) {
   return 0;
 }
 
-/* Of a thread; the others of its process may end later than the main one. */
+/* A thread exits; other threads of its process may exit after the main thread. */
 int on_exit(void *ctx) {
   u64 ids = bpf_get_current_pid_tgid();
   u32 tgid = ids >> 32;

@@ -1,13 +1,13 @@
 /*
- * Threads of watched processes get a CPU, leave it, and are woken: a record each.
- * This runs at every switch of the whole machine, so who is none of ours is left
- * after one look into `watched`, and the idle task after none.
+ * Writes a record when a thread of a watched process gets a CPU, leaves it, or is
+ * woken. This runs at every switch of the whole machine, so other threads cost only one
+ * lookup in `watched`, and the idle task none.
  *
- * When it is loaded it is given
+ * The loader sets the numbers in tasks.h, and
  *   THREAD_PID_OFFSET, RAN_OFFSET
- *                in struct task_struct, from BTF; and what tasks.h names
+ *                in struct task_struct, from BTF
  *   LEVEL_OFFSET, NUMBERS_OFFSET, NUMBER_SIZE
- *                in struct pid, and of a struct upid, whose first member it is
+ *                in struct pid, and the size of a struct upid, which begins with the id
  */
 #include "loading.h"
 #include "tasks.h"
@@ -18,12 +18,12 @@
 
 struct switch_record {
   u64 time; /* CLOCK_MONOTONIC, ns */
-  u64 ran;  /* of OFF: ns on CPUs so far, by the scheduler's clock */
+  u64 ran;  /* for OFF: ns on CPUs so far, by the scheduler's clock */
   u32 pid;
   u32 tid;
-  u32 own;   /* the tid as the thread itself has it; 0 once it has none */
-  u32 state; /* the kernel's bits; 0: ready to run */
-  u32 lost;  /* records that found no room so far */
+  u32 own;   /* tid in the thread's own namespace; 0 after it is released */
+  u32 state; /* the kernel's bits; 0: runnable */
+  u32 lost;  /* number of records without room so far */
   u16 what;
   u16 cpu;
 };
@@ -75,7 +75,7 @@ static __always_inline bool is_watched(u64 ids) {
   return tgid && LOOKUP(watched, &tgid);
 }
 
-/* preempt, prev, next, and since 5.19 prev's state; prev is still current. */
+/* args: preempt, prev, next, and since 5.19 prev's state; prev is still current. */
 int on_switch(struct bpf_raw_tracepoint_args *ctx) {
   u64 leaving = bpf_get_current_pid_tgid();
   u64 coming = ids_of(ctx->args[2]);

@@ -1,11 +1,11 @@
 /*
- * Tasks as the scheduler's tracepoints give them.
+ * Tasks that the scheduler's tracepoints pass.
  *
  *   PID_OFFSET, TGID_OFFSET, STATE_OFFSET  in struct task_struct, from BTF
- *   STATE_GIVEN  1: sched_switch gives the state of who leaves (Linux 5.19)
+ *   STATE_GIVEN  1: sched_switch passes the state of the leaving task (Linux 5.19)
  */
 
-/* As bpf_get_current_pid_tgid has them. */
+/* Return the ids of a task, like bpf_get_current_pid_tgid. */
 static __always_inline u64 ids_of(u64 task) {
   u64 pid_offset = AT_LOAD(PID_OFFSET), tgid_offset = AT_LOAD(TGID_OFFSET);
   u64 ids = 0;
@@ -19,10 +19,10 @@ static __always_inline u64 ids_of(u64 task) {
   return (u64)tgid << 32 | pid;
 }
 
-/* At sched_switch: the state of who leaves; 0: it could go on. */
+/* At sched_switch: return the state of the leaving task; 0: runnable. */
 static __always_inline u32 leaving_state(struct bpf_raw_tracepoint_args *ctx) {
   u32 state = 0;
-  if (ctx->args[0]) /* preempted: ready to run, whatever its state */
+  if (ctx->args[0]) /* preempted: runnable regardless of its state */
     return 0;
   if (AT_LOAD(STATE_GIVEN))
     return (u32)ctx->args[3];

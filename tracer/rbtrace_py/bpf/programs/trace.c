@@ -1,15 +1,14 @@
 /*
- * Every hit as a record in a ring buffer, written in place: a program can be
- * preempted by another run of itself, so there is no scratch memory to share.
+ * Writes a record of every hit into a ring buffer, in place: another run of the program
+ * can preempt it, so scratch memory cannot be shared.
  *
- * Slots before FILTER_BASE are operands of the probe, those after it the filter's.
- * When it is loaded it is given
- *   ECHO         operands a record has
- *   TEXTS, TEXT  strings it has room for, and bytes of each, with its NUL
- *   RECORD_SIZE  bytes of it all
- *   LEAST        ns: of spans, whose first operand is the duration, only those that
- *                took as long; 0: all there is
- *   FIBERS       1: a record has the fiber that hit, and what contexts.h names is there
+ * Slots before FILTER_BASE are operands of the probe; the filter's slots follow.
+ * The loader sets
+ *   ECHO         number of operands in a record
+ *   TEXTS, TEXT  maximum number of strings, and bytes per string, with its NUL
+ *   RECORD_SIZE  bytes of a record
+ *   LEAST        minimum duration of a span in ns, in its first operand; 0: record all
+ *   FIBERS       1: records have the fiber, and the numbers in contexts.h are set
  */
 #ifndef FILTER_BASE
 #define FILTER_BASE MAX_OPERANDS
@@ -22,13 +21,13 @@ struct event_record {
   u32 pid;
   u32 tid;
   u32 site;
-  u16 unreadable; /* a bit an operand */
-  u16 texts;      /* a bit an operand: its text was read */
-  u16 cut;        /* a bit an operand: its text goes on */
+  u16 unreadable; /* one bit per operand */
+  u16 texts;      /* one bit per operand: its string was read */
+  u16 cut;        /* one bit per operand: its string is longer */
   u16 pad[3];
   char comm[16];
-  u64 thread, fiber; /* rb_thread_t and rb_fiber_t; 0: not known */
-  u64 values[]; /* ECHO of them, and behind them the texts */
+  u64 thread, fiber; /* rb_thread_t and rb_fiber_t; 0: unknown */
+  u64 values[]; /* ECHO values, followed by the strings */
 };
 CHECK_SIZE(event_record); CHECK(event_record, time); CHECK(event_record, pid);
 CHECK(event_record, tid); CHECK(event_record, site); CHECK(event_record, unreadable);
@@ -36,9 +35,9 @@ CHECK(event_record, texts); CHECK(event_record, cut); CHECK(event_record, comm);
 CHECK(event_record, thread); CHECK(event_record, fiber);
 
 /*
- * Once a value is known on one way and not on another, the verifier of older
- * kernels goes on with each combination of them, and gives up. To it a value is
- * unknown that was changed by an unknown one and back.
+ * Hide a value from the verifier. If values are known on one path and not on another,
+ * older verifiers check each combination, and reject the program. A value that was
+ * XORed twice with an unknown value is unknown to them.
  */
 static __always_inline u64 unknown(u64 value, u64 other) {
   asm volatile("%0 ^= %1\n%0 ^= %1" : "+r"(value) : "r"(other));
@@ -60,7 +59,7 @@ static __always_inline void fill_context(struct event_record *record, u64 ids) {
   record->fiber = fiber;
 }
 
-/* Has a span taken long enough to be told of? */
+/* Return whether a span reaches the minimum duration. */
 static __always_inline bool is_long(struct pt_regs *ctx, struct site *site) {
   u64 least = AT_LOAD(LEAST), duration;
   return !least || (read_slot(ctx, site, 0, &duration) && (s64)duration >= 0 &&
@@ -81,9 +80,8 @@ int on_hit(struct pt_regs *ctx) {
   if (!is_counted(site) || !is_long(ctx, site))
     return 0;
   /*
-   * The filter before the operands: what does not pass costs less, and the
-   * verifier does not try the filter with every combination of operands that
-   * cannot be read.
+   * Evaluate the filter before reading the operands: rejected hits cost less, and the
+   * verifier does not check the filter with every combination of unreadable operands.
    */
 #pragma unroll
   for (int i = FILTER_BASE; i < SLOTS; i++) {
@@ -109,7 +107,7 @@ int on_hit(struct pt_regs *ctx) {
   }
 #if FILTER_BASE > 6
   if (echo > 6 && site->bulk_count) {
-    /* Stack operands in one read: a read each costs more than all the rest. */
+    /* Read stack operands at once: single reads would cost more than all the rest. */
     first = site->bulk_first;
     u64 bytes = site->bulk_count * 8;
     u64 where = read_register(ctx, site->slots[6].reg) + site->slots[6].value;

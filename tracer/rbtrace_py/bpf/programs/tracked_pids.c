@@ -1,13 +1,13 @@
 /*
- * Children join: a process made by a watched one is watched from before its
- * first instruction (sched_process_fork comes before it may run) to its end.
- * A value of 0 in `watched` stands for a process that was named by the user.
+ * Adds children: a child of a watched process is watched from before its first
+ * instruction (sched_process_fork fires before it can run) until its end. In `watched`,
+ * the value 0 marks a process that the user named.
  *
- *   PID_OFFSET, TGID_OFFSET  given at load: in struct task_struct, from BTF
+ *   PID_OFFSET, TGID_OFFSET  set by the loader: in struct task_struct, from BTF
  */
 #include "loading.h"
 
-/* A child that is gone before anyone looked must not count under a new owner. */
+/* Remove an exited child, because another process may reuse its pid. */
 int on_exit(struct bpf_raw_tracepoint_args *ctx) {
   u64 id = bpf_get_current_pid_tgid();
   u32 tgid = id >> 32;

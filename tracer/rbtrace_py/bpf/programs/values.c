@@ -1,7 +1,7 @@
 /*
- * One hit, one value: counts, distributions of an operand, and the latency of
- * a span, whose end probe carries it. A value is in the first slot, a span's
- * outcome in the second.
+ * Records one value per hit: for counts, distributions of an operand, and latencies of
+ * spans, which the end probe passes. The first slot is the value, the second a span's
+ * outcome.
  *
  *   VALUES, BY, DENSE  as in record.h
  */
