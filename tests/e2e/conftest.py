@@ -12,7 +12,7 @@ from commands import has_ruby_probes
 
 @pytest.fixture
 def terminal() -> Iterator[Callable[..., Terminal]]:
-    """Start ``rbtrace-py`` with these words on a terminal; killed after the test."""
+    """Start ``rbtrace-py`` on a terminal, and kill it after the test."""
     started: list[Terminal] = []
 
     def begin(*words, **rest) -> Terminal:
@@ -26,6 +26,6 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 
 @pytest.fixture
 def ruby_probes() -> None:
-    """Skip a test of Ruby's own probes on a system whose Ruby has none."""
+    """Skip the test if the system's Ruby has no probes of its own."""
     if not has_ruby_probes():
         pytest.skip("the system's Ruby was built without --enable-dtrace")

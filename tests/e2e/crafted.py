@@ -1,4 +1,4 @@
-"""crafted.py as a target: probes of any shape, fired as a test says."""
+"""The target crafted.py, which defines and fires probes of any shape."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from processes import TARGETS, Target
 
 Operand = list[Any]
-"""[name, type, role], by the numbers of the rbtrace note."""
+"""``[name, type, role]``, with the numbers of the rbtrace note."""
 
 
 class Crafted(Target):

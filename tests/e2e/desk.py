@@ -1,4 +1,4 @@
-"""A reader's desk: a folder with the examples, programs that run there, a terminal."""
+"""A working folder with the examples, running programs, and a terminal."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from processes import ROOT, TIMEOUT, comes_true, read_line
 
 COLUMNS, ROWS = 88, 50
 _left_over = shutil.ignore_patterns("tmp")
-"""Of an example that was run."""
+"""The prompt of a running example."""
 PROMPT = re.compile(r"\d+:\d+[>*] $")
 
 
 def load_all() -> None:
-    """Import what commands import when they need it, once for all."""
+    """Import modules that commands import lazily, once for all tests."""
     for module in pkgutil.walk_packages(rbtrace_py.__path__, "rbtrace_py."):
         importlib.import_module(module.name)
 
@@ -45,7 +45,7 @@ class Desk:
             shutil.copytree(ROOT / path, folder / path, ignore=_left_over)
 
     def start(self, words: list[str]) -> list[str]:
-        """Start an example, and stop what it takes the place of; what it says."""
+        """Start an example, stop the one it replaces, and return its output."""
         script = next(word for word in words if word.endswith(".rb"))
         self._stop(self._programs.pop(script, None))
         program = self._programs[script] = subprocess.Popen(
@@ -59,7 +59,7 @@ class Desk:
         while said[-1] != "ready":
             said.append(read_line(program.stdout))
             assert said[-1], f"{words} ended before it was ready"
-        # A reader types nothing before the threads are there that the pages show.
+        # A reader types only after the threads that the pages show have started.
         if script.endswith("shop.rb"):
             tills = int(words[-1]) if "--threads" in words else 3
             assert comes_true(lambda: _named(program.pid, "till") == tills)
@@ -68,10 +68,10 @@ class Desk:
     def run(
         self, words: list[str], typed: list[str], until: str = ""
     ) -> tuple[list[str], int]:
-        """Run ``rbtrace-py`` on a terminal: the lines there, and its exit code.
+        """Run ``rbtrace-py`` on a terminal. Return its lines and its exit code.
 
-        typed: lines for it, each at a prompt; then comes Ctrl-D
-        until: what it says when Ctrl-C is typed
+        Each line of ``typed`` is typed at a prompt, and a Ctrl-D follows. A Ctrl-C is
+        typed once the output contains ``until``.
         """
         words = self._ours(words)
         pid, terminal = pty.fork()
@@ -81,7 +81,7 @@ class Desk:
         typed_at = 0
         while data := _read(terminal, end):
             said += data.decode("utf-8", "replace")
-            # The same prompt may come in parts; who types too early loses a Ctrl-D.
+            # The same prompt may arrive in parts. A Ctrl-C typed too early is lost.
             is_new = "\n" in said[typed_at:]
             if typed and lines and is_new and PROMPT.search(screen(said)[-1]):
                 line, typed_at = lines.pop(0), len(said)
@@ -99,7 +99,8 @@ class Desk:
         return (self._folder / name).stat().st_size
 
     def _ours(self, words: list[str]) -> list[str]:
-        """Let ``--ps`` mean a program of this desk: others may run it, too."""
+        """Restrict ``--ps`` to programs of this desk: other tests may run the same
+        ones."""
         own = words[: words.index("--")] if "--" in words else words
         return [
             f"{word}.*{self._mark}" if i and own[i - 1 : i] == ["--ps"] else word
@@ -107,7 +108,7 @@ class Desk:
         ]
 
     def _sit_down(self) -> None:
-        """Be at the terminal, in the folder."""
+        """Attach to the terminal and change to the folder."""
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         os.chdir(self._folder)
         os.environ.update(TERM="xterm", NO_COLOR="1", HOME=str(self._folder))
@@ -128,12 +129,12 @@ class Desk:
 
 
 def _without_moves(line: str) -> str:
-    """Let a line begin where ``top`` moves the cursor."""
+    """Start a new line at each cursor movement of ``top``."""
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "\n", line)
 
 
 def _read(terminal: int, end: float) -> bytes:
-    """Wait for data; nothing once nobody has the other end any more."""
+    """Wait for data and return it. Return nothing once the other end is closed."""
     ready, _, _ = select.select([terminal], [], [], max(0, end - time.monotonic()))
     assert ready, "it does not end"
     try:
@@ -143,6 +144,6 @@ def _read(terminal: int, end: float) -> bytes:
 
 
 def _named(pid: int, name: str) -> int:
-    """Return how many threads have a name that begins so."""
+    """Return the number of threads whose names start with a prefix."""
     comms = Path(f"/proc/{pid}/task").glob("*/comm")
     return sum(comm.read_text().startswith(name) for comm in comms)

@@ -1,4 +1,4 @@
-"""``rbtrace-py`` in a fork of this process: starting one each time takes long."""
+"""``rbtrace-py`` in a fork of this process, because starting Python takes long."""
 
 from __future__ import annotations
 
@@ -19,18 +19,15 @@ from rbtrace_py.cli.main import main
 from rbtrace_py.session.inside import attach
 
 MARK = secrets.token_hex(4)
-"""What the names begin with that these commands give to files in a target's root."""
+"""Prefix of the names of files that these commands create in a target's root."""
 _token_hex = secrets.token_hex
 
 Prepare = Callable[[], None]
-"""Run in the fork before the command is."""
+"""A function that runs in the fork before the command."""
 
 
 def become(words: list[str], prepare: Prepare) -> NoReturn:
-    """Be the command, in a fork.
-
-    prepare: what puts its streams in place
-    """
+    """Run the command in a fork, after ``prepare`` has set up its streams."""
     code = 70
     try:
         prepare()
@@ -50,11 +47,11 @@ def become(words: list[str], prepare: Prepare) -> NoReturn:
 
 
 class Forked:
-    """The command ``words``.
+    """A command that runs in a fork.
 
-    folder: for files with what it writes, and ``tmp`` in it for temporary ones
-    typed: what it reads on its standard input, which then stays open
-    prepare: run in the fork before the command is
+    Its output goes to files in ``folder``, and its temporary files to ``folder/tmp``.
+    It reads ``typed`` on its standard input, which then stays open. ``prepare`` runs in
+    the fork before the command.
     """
 
     def __init__(
@@ -103,7 +100,8 @@ class Forked:
         await_state(self.pid, "T")
 
     def result(self) -> tuple[str, str, int]:
-        """Output, errors, exit code (of a signal its negative number) at its end."""
+        """Wait for the end. Return the output, the errors, and the exit code. The exit
+        code is negative if a signal ended the command."""
         if self._code is None:
             assert select.select([self._end], [], [], TIMEOUT)[0], "it does not end"
             _, status = os.waitpid(self.pid, 0)
@@ -122,9 +120,9 @@ class Forked:
 def at_request(
     command: str, act: Callable[[], None], before: Callable[[], None] = lambda: None
 ) -> Prepare:
-    """Once the agent was sent ``command``, and before its answer is read.
+    """Call ``act`` after ``command`` is sent to the agent, before its answer is read.
 
-    before: done before it is sent
+    ``before`` is called before the command is sent.
     """
 
     def prepare() -> None:
@@ -148,7 +146,7 @@ def at_request(
 
 
 def at_data(act: Callable[[], None]) -> Prepare:
-    """Once the first of the agent's data has come."""
+    """Call ``act`` when the agent's first data arrives."""
 
     def prepare() -> None:
         take = Agent._process_data
@@ -163,7 +161,7 @@ def at_data(act: Callable[[], None]) -> Prepare:
 
 
 def at_step(step: str, act: Callable[[], None]) -> Prepare:
-    """At that step of putting the agent into a process."""
+    """Call ``act`` at a step of loading the agent into a process."""
 
     def prepare() -> None:
         load = attach.load_agent

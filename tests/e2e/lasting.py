@@ -1,4 +1,4 @@
-"""Commands that go on while a test looks at their memory."""
+"""Commands that keep running while a test measures their memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from processes import MAIN, ROOT, TIMEOUT
 
 
 def own_memory(pid: int) -> int:
-    """Memory of a process, in KiB; without its targets' rings, which fill up once."""
+    """Return a process's memory in KiB, without its targets' rings: these fill up
+    once."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("RssAnon:")[2].split()[0])
 
 
 @contextmanager
 def running(words: tuple[str, ...], pid: int, folder: Path) -> Iterator[int]:
-    """A command while it goes on; what it prints is thrown away."""
+    """Run a command, discard its output, and yield its PID."""
     read, write = os.pipe()
     own = [word.replace("FOLDER", str(folder)) for word in words]
     process = subprocess.Popen(

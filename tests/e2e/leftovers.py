@@ -1,4 +1,4 @@
-"""All that a tracer could leave in a process, or of itself."""
+"""Everything that a tracer could leave behind in a process or on the system."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from rbtrace_py.linux.processes import descendants
 from rbtrace_py.rubyvm.attach import attach
 
 _HOOKS = 16
-"""rb_ractor_t.pub.hooks.hooks (Ruby 3.0 to 4.0): behind VALUE self and uint32_t id."""
+"""Offset of rb_ractor_t.pub.hooks.hooks (Ruby 3.0 to 4.0), after VALUE self and
+uint32_t id."""
 _HOOK = struct.Struct("=IIQQQ")
 """rb_event_hook_t: flags, events, func, data, next."""
 _DELETED = 2
-"""RUBY_EVENT_HOOK_FLAG_DELETED: out of service, freed when no hook runs any more."""
+"""RUBY_EVENT_HOOK_FLAG_DELETED: inactive, and freed once no hook is running."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 """include/uapi/linux/prctl.h."""
@@ -39,7 +40,7 @@ Snapshot = dict[str, Any]
 
 
 class Watched:
-    """A target of watched.rb, and what is to be found in it and around it."""
+    """A target that runs watched.rb, and a view of its state and its surroundings."""
 
     def __init__(self, target: Target, folder: Path) -> None:
         self.target = target
@@ -70,7 +71,7 @@ class Watched:
         }
 
     def comes_to(self, before: Snapshot, names: Iterable[str] = ()) -> None:
-        """Wait until all, or what is named, is as it was: endings take their time."""
+        """Wait until all, or the named, parts are as before. Cleanup takes time."""
         wanted = {name: before[name] for name in names or before}
         assert comes_true(lambda: self._some(wanted) == wanted, pause=0.005), {
             name: (wanted[name], now)
@@ -83,9 +84,10 @@ class Watched:
         return {name: found[name] for name in names}
 
     def hooks(self) -> list[tuple[int, str]]:
-        """Ruby's list of hooks: events of each, and the file its function is in.
+        """Return each of Ruby's hooks as its events and the file of its function.
 
-        The process goes on, and may free an entry before it is read: then once more.
+        The process keeps running and may free an entry before it is read. In this case,
+        read the list again.
         """
         for _ in range(10):
             with suppress(UnreadableMemory):
@@ -120,12 +122,12 @@ class Watched:
         return found
 
     def _mappings(self) -> set[str]:
-        """Return those with a name; Ruby itself takes and gives back the others."""
+        """Return the named mappings. Ruby itself maps and unmaps the others."""
         found = {os.fsdecode(mapping.path) for mapping in mappings(self._process)}
         return {path for path in found if path and not path.startswith("[anon")}
 
     def _traced(self) -> list[str]:
-        """Probes that somebody traces, or whose semaphore is up."""
+        """Return the probes that are traced or whose semaphore is raised."""
         with StateReader(self._process) as reader:
             found = []
             for probe in scan_probes(self._process, self._cache).probes:
@@ -140,22 +142,23 @@ class Watched:
         return {name: status[name] for name in names}
 
     def _files(self) -> set[str]:
-        """Return what attach makes, and a tracer's temporary files."""
+        """Return the files that attach creates and a tracer's temporary files."""
         return places() | set(os.listdir(self.folder / "tmp"))
 
     def is_asked(self) -> None:
-        """Wait until evaluated code has set ``$asked``; it is unset again."""
+        """Wait until evaluated code has set ``$asked``, and unset it again."""
         assert comes_true(lambda: self.target.step("asked") == "true")
         self.target.step("unset")
 
     def tasks(self) -> int:
-        """How many threads the kernel knows. A timer of Ruby's has any one's name."""
+        """Return the number of kernel threads. Ruby's timer thread may have any
+        name."""
         return len(os.listdir(f"/proc/{self.pid}/task"))
 
 
 @contextmanager
 def orphans_are_ours() -> Iterator[None]:
-    """What a process of ours leaves when it ends becomes our own child meanwhile."""
+    """Become the parent of the orphans of our child processes for a while."""
     prctl = ctypes.CDLL(None).prctl
     assert prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
     try:
@@ -165,7 +168,7 @@ def orphans_are_ours() -> Iterator[None]:
 
 
 def _forks() -> set[int]:
-    """Forks of this process: tracers, and helpers of theirs that outlive them."""
+    """Return forks of this process: tracers, and their helpers that outlive them."""
     own = Path("/proc/self/cmdline").read_bytes()
     found = set()
     for pid in descendants(os.getpid()):
@@ -176,7 +179,7 @@ def _forks() -> set[int]:
 
 
 def places() -> set[str]:
-    """Directories with the agent's files, for a process to load, of tracers of ours."""
+    """Return the directories in which our tracers put the agent's files."""
     return {
         f"{place}/{name}"
         for place in ("/tmp", "/var/tmp", "/dev/shm", "/run")

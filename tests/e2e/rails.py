@@ -1,4 +1,4 @@
-"""Rails applications under puma: the bench's, with the agent, and the example."""
+"""Rails applications under puma: the bench's with the agent, and the example."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREADS = 3
 
 
 def need_rails() -> None:
-    """Skip the test where it cannot run."""
+    """Skip the test if Rails cannot run."""
     words = ["ruby", "-e", "require 'rails'; require 'sqlite3'"]
     has_rails = not subprocess.run(words, capture_output=True).returncode
     if not has_rails or not shutil.which("puma"):
@@ -32,13 +32,13 @@ def need_rails() -> None:
 
 
 def need_sidekiq() -> None:
-    """Skip the test where it cannot run."""
+    """Skip the test if Sidekiq cannot run."""
     if not shutil.which("sidekiq") or not shutil.which("redis-server"):
         pytest.skip("no Sidekiq or redis-server: scripts/setup.sh --test installs them")
 
 
 class Rails:
-    """The application while it runs; folder: of its database."""
+    """The running application, with its database in ``folder``."""
 
     def __init__(self, folder: Path, rackup: Path = FOLDER / "config.ru") -> None:
         self._start(
@@ -71,7 +71,7 @@ class Rails:
         return f"http://127.0.0.1:{self._port}"
 
     def _await_line(self, pattern: str) -> re.Match[str]:
-        """Return the match of a line that puma will say."""
+        """Wait for a line of puma's output and return the match."""
         log = []
         while line := read_line(self.process.stdout):
             log.append(line)
@@ -101,7 +101,7 @@ class Rails:
         return answer.status
 
     def get_often(self, count: int) -> None:
-        """Ask for ``count`` pages in each of several threads."""
+        """Request ``count`` pages in each of several threads."""
         in_threads(lambda _: [self.get() for _ in range(count)])
 
     def close(self) -> None:
@@ -112,9 +112,8 @@ class Rails:
 class RailsExample(Rails):
     """examples/rails, in two workers and Sidekiq.
 
-    folder: of its database and logs
-    env: further environment variables
-    workers: their PIDs
+    ``folder`` holds the database and the logs. ``env`` has further environment
+    variables. ``workers`` has the PIDs of the workers.
     """
 
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
@@ -134,22 +133,22 @@ class RailsExample(Rails):
         self.workers = [int(self._await_line(booted)[1]) for _ in range(2)]
 
     def finished_jobs(self) -> int:
-        """How many jobs Sidekiq has ended, as its log says."""
+        """Return the number of finished jobs in Sidekiq's log."""
         return len(re.findall(r": (?:done|fail)$", self._jobs.read_text(), re.M))
 
     def await_jobs(self, count: int) -> None:
-        """Wait until Sidekiq has ended so many jobs."""
+        """Wait until Sidekiq has finished ``count`` jobs."""
         have_ended = comes_true(lambda: self.finished_jobs() >= count, pause=0.02)
         assert have_ended, self._jobs.read_text()
 
     def close(self) -> None:
-        """End the parent, which ends all that it started."""
+        """End the parent, which ends all processes that it started."""
         self.process.terminate()
         self.process.communicate(timeout=TIMEOUT)
 
 
 def in_threads(ask: Callable[[int], object]) -> None:
-    """Run it, with a number each, in as many threads as serve requests."""
+    """Run a function in as many threads as serve requests, each with its number."""
     asking = [threading.Thread(target=ask, args=(number,)) for number in range(THREADS)]
     for thread in asking:
         thread.start()

@@ -1,4 +1,4 @@
-"""``rbtrace-py`` on a terminal of a given size, and what it wrote there."""
+"""``rbtrace-py`` on a terminal of a given size, and its output there."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ TIMEOUT = 60
 
 
 class Terminal:
-    """A process whose three streams, or those named, are a terminal of its own.
+    """A process whose streams, or some of them, are a new terminal.
 
-    Its session's too: closing the terminal is a SIGHUP, ``type("\\x03")`` a SIGINT.
+    The terminal also controls its session: closing it sends SIGHUP, and
+    ``type("\\x03")`` sends SIGINT.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Terminal:
         self.said = ""
 
     def read_until(self, pattern: str) -> str:
-        """Read until what was said matches; all that was said so far."""
+        """Read until the output matches. Return all output so far."""
         end = time.monotonic() + TIMEOUT
         while not re.search(pattern, self.said):
             assert time.monotonic() < end, self.said
@@ -70,13 +71,13 @@ class Terminal:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
 
     def finish(self) -> tuple[str, int]:
-        """Wait for the end: all that was said, and the exit code."""
+        """Wait for the end. Return all output and the exit code."""
         while self._read(TIMEOUT):
             pass
         return self.said, self.process.wait(TIMEOUT)
 
     def hang_up(self) -> int:
-        """Close the terminal; the exit code."""
+        """Close the terminal. Return the exit code."""
         os.close(self.master)
         self.master = -1
         return self.process.wait(TIMEOUT)
@@ -87,7 +88,7 @@ class Terminal:
             return False
         try:
             data = os.read(self.master, 65536)
-        except OSError:  # EIO: nobody has the other end any more
+        except OSError:  # EIO: the other end is closed
             return False
         self.said += data.decode("utf-8", "replace")
         return bool(data)
@@ -102,7 +103,7 @@ class Terminal:
 
 
 def _keep_output(slave: int) -> None:
-    """Ctrl-C drops what was not passed on yet: at times, what is said of it."""
+    """Keep Ctrl-C from dropping pending output, such as the program's response."""
     modes = termios.tcgetattr(slave)
     modes[3] |= termios.NOFLSH
     termios.tcsetattr(slave, termios.TCSANOW, modes)
@@ -110,7 +111,7 @@ def _keep_output(slave: int) -> None:
 
 def _own_terminal() -> None:
     os.setsid()
-    # The descriptor that is a terminal, whichever streams are something else.
+    # Take the descriptor that is a terminal, even if some streams are redirected.
     for number in (0, 1, 2):
         if os.isatty(number):
             fcntl.ioctl(number, termios.TIOCSCTTY, 0)
@@ -118,10 +119,10 @@ def _own_terminal() -> None:
 
 
 def screen(said: str) -> list[str]:
-    """The lines as they stand in the end, of what only rewrites whole lines.
+    """Return the final lines of output that only rewrites whole lines.
 
-    Without the ^C of what was typed: the terminal may write it before what the
-    program says of it, and as well after.
+    The echoed ^C is left out, because the terminal may write it before or after the
+    program's own message.
     """
     plain = re.sub(r"\x1b\[\d*m|\^C", "", said)
     lines = [line.rpartition("\r\x1b[2K")[2] for line in plain.split("\r\n")]
@@ -129,5 +130,5 @@ def screen(said: str) -> list[str]:
 
 
 def status_lines(said: str) -> list[str]:
-    """Each text that the status line has had."""
+    """Return each text that the status line has shown."""
     return re.findall(r"\x1b\[2K([^\r\n\x1b^]+)(?=\^C|\r\x1b)", said)

@@ -9,7 +9,7 @@ from processes import TIMEOUT
 
 
 def answer_of(place: Path, path: str = "/") -> str:
-    """The body of the answer to one request; place: of the server's socket."""
+    """Return the body of the answer to one request to the server's socket ``place``."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(TIMEOUT)
         connection.connect(str(place))

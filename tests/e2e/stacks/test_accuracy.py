@@ -1,4 +1,4 @@
-"""Shares and times against the program's own clocks: a short version of
+"""Shares and times compared with the program's own clocks: a short version of
 ``scripts/bench.sh --only accuracy``."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLOCKED = TARGETS / "stacks" / "clocked.rb"
 RATE = 499
 SECONDS = 20 if is_soak() else 3
 SLACK = 1.6
-"""Errors may be 1.6 times as large as in the table, that is 8 standard errors."""
+"""Errors may be 1.6 times as large as in the table, which is 8 standard errors."""
 MODES = ("cpu", "wall")
 RUN_TIME = 250_000_000
 """Least run time of a program that is killed, in ns."""
@@ -62,7 +62,7 @@ def test_shares_and_totals(
 
 def check(truth: Any, document: Any, settings: Settings) -> None:
     cell = compare(truth, parse_document(document), settings, "alone", "", SECONDS)
-    # A thread that waits for a CPU looks as if it runs where it is read from memory.
+    # The memory engine reports a thread as running while it waits for a CPU.
     is_doubtful = (settings.engine, settings.mode) == ("memory", "wall")
     slack = cell.delay_of_run if is_doubtful else 0
     off = [s for s in cell.shares if abs(s.error) > SLACK * s.bound + slack]
@@ -112,7 +112,7 @@ def test_waits_for_a_cpu(engine: str, trace: Callable[..., Tracer]) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_run_time_of_a_killed_program(mode: str, trace: Callable[..., Tracer]) -> None:
-    """Beside a busy process, it is ready to run for twice as long as it runs."""
+    """Beside a busy process, the program is runnable for twice as long as it runs."""
     code = "$stdout.sync = true; puts :ready; gets; puts :runs; loop {}"
     cpu = max(os.sched_getaffinity(0))
     with closing(Target("ruby", "-e", code)) as target, busy_on(cpu):
@@ -140,7 +140,8 @@ def test_run_time_of_a_killed_program(mode: str, trace: Callable[..., Tracer]) -
 def test_cpu_time_of_threads_without_samples(
     name: str, trace: Callable[..., Tracer]
 ) -> None:
-    """A pass every 1000 s: it is missing, or Ruby kept the kernel thread."""
+    """With a pass every 1000 s, either it is missing, or Ruby kept its kernel
+    thread."""
     code = (
         "$stdout.sync = true; puts :ready; gets;"
         " 100.times { Thread.new { 40_000.times { |i| i * i } }.join };"
@@ -158,7 +159,7 @@ def test_cpu_time_of_threads_without_samples(
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_sleep_that_ends_late(name: str, trace: Callable[..., Tracer]) -> None:
-    """After a sleep a thread waits for the GVL."""
+    """After a sleep, a thread waits for the GVL."""
     with closing(Target(*ruby(name), str(TARGETS / "stacks" / "late.rb"))) as target:
         pid = target.ready.split()[1]
         words = ("stacks", pid, "--engine", "memory", "-r", RATE, "--format", "json")

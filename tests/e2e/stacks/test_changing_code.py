@@ -1,6 +1,6 @@
-"""Code that comes and goes keeps its own names, at whatever addresses it is.
+"""Code that is loaded and freed keeps its own names, at whatever addresses it is.
 
-The target says which method ran when, so the time of a sample says whose it is.
+The target reports which method ran when, so the time of a sample identifies its method.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ruby_builds import Build, each_build
 
 RATE = 999
 NEARLY = 500_000
-"""ns between a method's frame and the clock that its target reads, and between two
-looks at a clock; a collection between two methods takes more."""
+"""Tolerance in ns: between a method's first frame and the target's clock reading, and
+between two clock readings. A collection between two methods takes longer."""
 UNTIL_SEEN = 500_000_000
 TRACE = Callable[..., Tracer]
 
@@ -33,13 +33,13 @@ pytestmark = pytest.mark.usefixtures("root")
 
 
 class Changes:
-    """Which method ran when, and the samples of that time, but for the first half
-    second, until when no change may have been seen.
+    """The method that ran at each time, and the samples since half a second after the
+    start. Before that, a change may go unnoticed.
 
-    kinds: samples by what they say: ``right``, the method that ran; ``wrong``,
-        another one; ``mixed``, the name of one with the line of another;
-        ``unresolved`` and ``trimmed``, as their flags say; ``none``, no method at all:
-        the target had no CPU for a while between a look at its clock and the call
+    ``kinds`` counts the samples. ``right`` names the method that ran, ``wrong`` names
+    another one, and ``mixed`` has the name of one with the line of another.
+    ``unresolved`` and ``trimmed`` are set by the samples' flags. ``none`` has no method
+    at all, because the target lost its CPU between a clock reading and the call.
     """
 
     def __init__(self, target: Target, wall_offset: int, samples: Iterator[Sample]):
@@ -59,7 +59,7 @@ class Changes:
                 )
 
     def _at(self, at: int) -> int:
-        """Number of the method that ran at a time, 0 if one just came or went."""
+        """Return the number of the method that ran at a time, or 0 near a change."""
         place = bisect(self._begun, at) - 1
         number, began, ended = self._ran[max(place, 0)]
         return number if began + NEARLY < at < ended - NEARLY else 0
@@ -78,7 +78,8 @@ def kind_of(sample: Sample, number: int) -> str:
 
 
 def numbers(frame: Frame) -> list[int]:
-    """Of its name and its place, which are those of one method; a JIT has no line."""
+    """Return the numbers in a frame's name and line, which are equal if both are of one
+    method. JIT frames have no line."""
     found = re.findall(r"changed_(\d+)", f"{frame.name} {frame.path}")
     if found and frame.line is not None:
         found.append(str(frame.line))
@@ -103,9 +104,9 @@ def changing(build: Build, step: str, trace: TRACE, tmp_path: Path) -> Changes:
 def test_code_that_is_gone_soon(
     build: Build, compacts: int, trace: TRACE, tmp_path: Path
 ) -> None:
-    """Many methods end before their names are read, 20 ms later.
+    """Many methods are freed before their names are read, 20 ms later.
 
-    No sample is counted for what was at the same addresses before, or came there after.
+    No sample is counted for code that was at the same addresses before or after.
     """
     found = changing(build, f"changing 2.0 0.002 {compacts}", trace, tmp_path)
     kinds = found.kinds
@@ -120,7 +121,7 @@ def test_code_that_is_gone_soon(
 def test_code_that_stays_for_a_while(
     build: Build, trace: TRACE, tmp_path: Path
 ) -> None:
-    """Each of its stacks is named but for those that it is seen in at the end alone."""
+    """Each stack of the code is named, unless it is seen only at the code's end."""
     found = changing(build, "changing 3.0 0.2 5", trace, tmp_path)
     assert not found.kinds["mixed"] + found.kinds["wrong"], found.examples
     assert found.kinds["right"] >= 0.5 * found.kinds.total()

@@ -1,4 +1,4 @@
-"""The number of collections, which tells whether code may have been freed or moved."""
+"""The number of collections, which shows whether code may have been freed or moved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ end
 @each_build
 @pytest.mark.usefixtures("root")
 def test_each_collection_is_counted(build: Build) -> None:
-    """By who reads it from outside, and by the kernel with each stack."""
+    """The memory reader and the kernel's walker both read the count."""
     options = SamplingOptions(mode=SamplingMode.OFFCPU, engine=EngineChoice.BPF)
     with (
         closing(Target(*build.words(), "-e", PROGRAM)) as target,

@@ -1,4 +1,4 @@
-"""``dump``: of Rubies that stand still at known places, and of core files."""
+"""``dump`` of Rubies that are paused at known places, and of core files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ needs_cores = pytest.mark.skipif(
 
 
 def line(text: str) -> int:
-    """Number of the one line of the program that has ``text``."""
+    """Return the number of the only line of the program that contains ``text``."""
     lines = SOURCE.read_text().split("\n")
     found = [number for number, one in enumerate(lines, 1) if text in one]
     assert len(found) == 1, text
@@ -39,7 +39,7 @@ def line(text: str) -> int:
 
 
 class Standing(Target):
-    """standing.rb in a Ruby; the pid is what it says, as a script may start it."""
+    """standing.rb in a Ruby. It reports its pid itself, as a script may start it."""
 
     def __init__(self, ruby: str, *arguments: str) -> None:
         super().__init__(*rubies.ruby(ruby), str(SOURCE), *arguments)
@@ -65,7 +65,7 @@ def here(root: None) -> Iterator[Standing]:
 
 
 def dumped(*words: object) -> Any:
-    """The one process of a dump as JSON."""
+    """Return the only process of a dump as JSON."""
     out, err, code = run("dump", *words, "--json")
     assert code == 0, err
     document = json.loads(out)
@@ -75,7 +75,7 @@ def dumped(*words: object) -> Any:
 
 
 def frames(stack: Any) -> list[tuple[str, int | None]]:
-    """Names and lines; all are of the program."""
+    """Return names and lines, after checking that all are in the program."""
     assert {frame["path"] for frame in stack["frames"]} == {str(SOURCE)}
     return [(frame["name"], frame["line"]) for frame in stack["frames"]]
 
@@ -225,7 +225,7 @@ def test_several(here: Standing) -> None:
 
 
 def test_children(root: None) -> None:
-    """Those that are no Ruby are said to be none, and left out."""
+    """Non-Ruby children are reported and skipped."""
     code = (
         "r, w = IO.pipe; fork { w.puts 1; sleep }; r.gets; spawn('sleep', '1000');"
         " puts 'ready'; $stdout.flush; gets"
@@ -254,7 +254,7 @@ def test_by_its_command_line(root: None) -> None:
 
 
 def test_a_hundred_threads(root: None) -> None:
-    """CPU of it, start-up left out, as the machine may be busy: 50 ms measured."""
+    """The CPU time excludes start-up, as the machine may be busy. It was 50 ms."""
     from rbtrace_py.report.style import PLAIN
     from rbtrace_py.report.terminal.dump import dump_lines
 
@@ -336,7 +336,8 @@ def test_of_another_user(here: Standing, public_copy: PublicCopy) -> None:
 def test_several_of_another_user(
     root: None, start: Callable[..., Target], public_copy: PublicCopy
 ) -> None:
-    """That they run Ruby cannot be seen: the advice is no more specific REGEX."""
+    """Other users' processes cannot be identified as Ruby, so a narrower REGEX is not
+    suggested."""
     marker = f"marker-{uuid.uuid4().hex}"
     for _ in range(2):
         start("stacks/turning.rb", "0", marker)
@@ -379,7 +380,7 @@ def make_core(tmp_path: Path) -> Callable[[int], Path]:
 def test_a_core_is_as_the_process(
     here: Standing, make_core: Callable[[int], Path]
 ) -> None:
-    """The program is found where it was, and the layout verified by it."""
+    """The program is found at its recorded path, and it verifies the layout."""
     live = dumped(here.pid, "--fibers")
     core = dumped(make_core(here.pid), "--fibers")
     assert core["notes"] == []
@@ -395,7 +396,7 @@ def test_a_core_is_as_the_process(
 def test_a_core_of_a_chroot(
     standing: Standing, make_core: Callable[[int], Path]
 ) -> None:
-    """Its program is not where the core says: it is given, and must be the same."""
+    """The program is not at its recorded path. ``--exe`` must name the same program."""
     maps = Path(f"/proc/{standing.pid}/maps").read_text()
     (mapped,) = set(re.findall(r"\S+/libruby\S+", maps))
     library = Path(f"/proc/{standing.pid}/root{mapped}")
@@ -416,7 +417,7 @@ def test_a_core_of_a_chroot(
 
 
 def test_a_core_cut_short(here: Standing, make_core: Callable[[int], Path]) -> None:
-    """A cut core gives some threads, or an error that says why it does not."""
+    """A truncated core yields some threads or an error that gives the reason."""
     path = make_core(here.pid)
     size = path.stat().st_size
     for part in (9, 6, 3, 1):
@@ -439,7 +440,8 @@ STACK = [
     ("Kernel#loop", 13),
     ("<main>", 13),
 ]
-"""As the program has it; the README of the cores counts one more for 2.7 and 3.1."""
+"""The count of the program itself. The README of the cores counts one more for 2.7 and
+3.1."""
 
 
 @needs_cores
@@ -453,7 +455,7 @@ STACK = [
     ],
 )
 def test_cores_of_others(name: str, symbol: str, address: int) -> None:
-    """The table of symbols is found by its shape."""
+    """The symbol table is found by its shape."""
     path = CORES / f"ruby-{name}.core.gz"
     process = dumped(path, f"--symbol={symbol}={address:#x}")
     (thread,) = process["threads"]
@@ -507,9 +509,9 @@ gets
 
 
 def is_at_rest(pid: int) -> bool:
-    """Does the main thread read its input, and does no other run?
+    """Return whether the main thread reads its input and no other thread runs.
 
-    It has given up Ruby's lock then, and woken who waited for that.
+    It has then released the GVL and woken the threads that waited for the GVL.
     """
     main, *others = sorted(
         Path(f"/proc/{pid}/task").iterdir(), key=lambda at: int(at.name)
@@ -522,7 +524,7 @@ def is_at_rest(pid: int) -> bool:
 def test_a_thread_that_goes_on_while_it_is_read_is_read_again(
     root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its stack and what it waits for."""
+    """The thread changes between the reads of its stack and of its wait."""
     target = Target("ruby", "-e", GOES_ON)
     try:
         steps = iter([target.step])
@@ -534,8 +536,8 @@ def test_a_thread_that_goes_on_while_it_is_read_is_read_again(
                     assert comes_true(lambda: is_at_rest(target.pid))
                 super().__init__(*arguments)
 
-        # It says that it waits a moment before it does, and may wait for Ruby's own
-        # locks until then.
+        # It reports a wait shortly before it waits, and may wait for Ruby's own locks
+        # until then.
         assert comes_true(lambda: is_at_rest(target.pid))
         monkeypatch.setattr(module, "Waits", Later)
         with Process(target.pid) as process:

@@ -1,4 +1,5 @@
-"""Who holds the GVL while others wait, by both engines, and by the holders' clocks."""
+"""The GVL's holders while others wait, by both engines, compared with the threads'
+clocks."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ pytestmark = pytest.mark.usefixtures("root")
 
 
 class Took(NamedTuple):
-    """What a thread says of itself, in ns; ready: it waited for a CPU."""
+    """Times that a thread reports, in ns. ``ready`` is its wait for a CPU."""
 
     cpu: int
     ready: int
 
 
 def answers(target: Target, step: str) -> dict[str, Took]:
-    """Take a step; what each thread took."""
+    """Take a step and return each thread's times."""
     found = {}
     answer = target.step(step)
     while answer != "done":
@@ -42,7 +43,7 @@ def answers(target: Target, step: str) -> dict[str, Took]:
 def sampled(
     trace: TRACE, target: Target, step: str, *options: object
 ) -> tuple[Any, dict[str, Took]]:
-    """Sample while a step is taken: the report, and what it says."""
+    """Sample during a step. Return the report and the threads' times."""
     pid = int(target.ready.split()[1])
     words = ("--mode", "gvl", "-r", 499, "--format", "json", *options)
     tracer = trace("stacks", pid, *words)
@@ -57,7 +58,8 @@ def held(found: Any) -> dict[str, int]:
 
 
 def assert_shares(found: dict[str, int], took: dict[str, Took]) -> None:
-    """Who gives the GVL away waits for a CPU as it is woken, before it has it again."""
+    """Check the shares. A thread that yields the GVL wakes another and waits for a CPU
+    before it gets the GVL back."""
     expected = {
         name: one.cpu + one.ready * (name != "give_away") for name, one in took.items()
     }
@@ -70,26 +72,27 @@ def shares(weights: dict[str, int]) -> dict[str, float]:
 
 
 def assert_weight(weight: int, took: dict[str, Took], seconds: float) -> None:
-    """Of three threads: who had a CPU had the GVL, which is one at a time."""
+    """Check the weight of three threads: a thread with a CPU held the GVL, and only one
+    thread can."""
     cpu = sum(one.cpu for one in took.values())
     assert 0.9 * 2 * cpu <= weight <= 1.05 * 2 * seconds * 1e9, (weight, took)
 
 
 @each_build
-@pytest.mark.alone  # who has a processor has the GVL longer
+@pytest.mark.alone  # a thread with a CPU holds the GVL longer
 def test_shares(build: Build, trace: TRACE) -> None:
-    """Of three that want it all the time two wait, whoever has it."""
+    """Two of the three threads, which always want the GVL, wait at any moment."""
     with closing(Target(*build.words(), HOLDERS)) as target:
         found, took = sampled(trace, target, "fight 2", "--engine", "bpf")
     assert_shares(held(found), took)
     assert found["unit"] == "ns"
-    # The kernel reads no page that is not there.
+    # The kernel cannot read pages that are not in memory.
     assert found["lost"] <= 0.01 * found["counters"]["samples"]
     assert_weight(sum(held(found).values()), took, target.took)
 
 
 @each_build
-@pytest.mark.alone  # its passes come late where others have the processors
+@pytest.mark.alone  # passes are late if other programs use the CPUs
 def test_shares_by_memory(build: Build, trace: TRACE) -> None:
     with closing(Target(*build.words(), HOLDERS)) as target:
         found, took = sampled(trace, target, "fight 2", "--engine", "memory")
@@ -101,11 +104,11 @@ def test_shares_by_memory(build: Build, trace: TRACE) -> None:
 
 @each_build_with_ractors
 def test_each_ractor_has_its_own(build: Build, trace: TRACE) -> None:
-    """The main one's thread sleeps; of those in the other one waits."""
+    """The main ractor's thread sleeps. Threads of the other ractor wait."""
     with closing(Target(*build.words(), HOLDERS)) as target:
         found, took = sampled(trace, target, "ractor 1", "--engine", "bpf")
     weight = sum(held(found).values())
-    # From Ruby 3.3 on they share a kernel thread, and its clock.
+    # From Ruby 3.3 on, they share a kernel thread and its clock.
     longest = max(one.cpu for one in took.values())
     assert 0.9 * longest <= weight <= 1.05 * target.took * 1e9
     assert weight >= 0.95 * found["weight"], (by_names(found), found["counters"])
@@ -113,7 +116,7 @@ def test_each_ractor_has_its_own(build: Build, trace: TRACE) -> None:
 
 @pytest.fixture
 def fiddler() -> Target:
-    """This machine's Ruby has Fiddle, with which C sleeps and keeps the GVL."""
+    """Start the target with Fiddle, which lets C code sleep while holding the GVL."""
     return Target("ruby", HOLDERS, "fiddle")
 
 
@@ -133,7 +136,7 @@ def test_those_that_wait_later_for_one_that_sleeps(
 
 
 def test_those_that_never_had_it(fiddler: Target, trace: TRACE) -> None:
-    """They have no Ruby stack yet, and are nowhere but in the GVL's queue."""
+    """They have no Ruby stack yet. Only the GVL's queue contains them."""
     with closing(fiddler):
         found, _ = sampled(trace, fiddler, "begin 1")
     assert asleep(found) == pytest.approx(2 * 1e9, rel=0.05)
@@ -196,7 +199,7 @@ def test_a_recording(trace: TRACE, tmp_path: Path) -> None:
 def test_a_recording_of_a_holder_that_sleeps(
     fiddler: Target, trace: TRACE, tmp_path: Path
 ) -> None:
-    """For seconds, in which nothing else goes up: it is counted once."""
+    """It sleeps for seconds while no other sample is transferred, and counts once."""
     path = tmp_path / "gvl.rbrec"
     with closing(fiddler):
         pid = int(fiddler.ready.split()[1])
@@ -209,7 +212,8 @@ def test_a_recording_of_a_holder_that_sleeps(
 
 
 def test_nobody_waits(trace: TRACE) -> None:
-    """One thread alone holds it, and nobody cares. By memory it counts all the same."""
+    """A single thread holds the GVL, and no thread waits. The memory engine counts it
+    nevertheless."""
     program = "puts 'ready'; $stdout.flush; loop { 1 + 1 }"
     with closing(Target("ruby", "-e", program)) as target:
         words = ("stacks", target.pid, "--mode", "gvl")

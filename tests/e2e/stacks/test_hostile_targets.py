@@ -1,4 +1,5 @@
-"""Targets that end, change or lie while they are looked at: an answer or an error."""
+"""Targets that end, change, or contain garbage while they are read: a result or an
+error."""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ def test_a_false_ruby(command: str, false_ruby: str, tmp_path: Path) -> None:
 
 
 class Scribbler:
-    """Writes random words into the structures of a stopped Ruby's VM, all the time."""
+    """A writer of random words into the structures of a stopped Ruby's VM, all the
+    time."""
 
     def __init__(self, pid: int, places: list[tuple[int, int]], seed: int) -> None:
         self._file = os.open(f"/proc/{pid}/mem", os.O_RDWR)
@@ -216,7 +218,7 @@ class Scribbler:
 
 @pytest.mark.parametrize("seed", range(times(100)))
 def test_a_vm_that_is_rewritten_while_it_is_read(seed: int) -> None:
-    """It is stopped, so that it does not stumble over it itself."""
+    """The target is stopped, so that it does not crash on the garbage itself."""
     with (
         target(*ruby("stacks/standing.rb")) as standing,
         Process(standing.pid) as process,
@@ -242,7 +244,7 @@ def test_a_vm_that_is_rewritten_while_it_is_read(seed: int) -> None:
             for words in (["dump"], ["dump", "--fibers"], ["stacks", "-d", "1"]):
                 _, err, code = run(words[0], process.pid, *words[1:])
                 assert is_clear(err)
-                # 4: it may look as if Ruby were still starting.
+                # 4: Ruby may seem to be still starting.
                 assert code in (0, 1, 4, 5), err
 
 

@@ -1,4 +1,4 @@
-"""The kernel's frames below those of Ruby, of programs in known system calls."""
+"""The kernel's frames below Ruby's, in programs whose system calls are known."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ EVENTS = str(TARGETS / "stacks/events.rb")
 OFF_CPU = str(TARGETS / "stacks/off_cpu.rb")
 WALKED = str(TARGETS / "stacks/walked.rb")
 ENTRIES = ("entry_", "do_syscall_", "asm_", "ret_from_", "x64_sys_")
-"""Beginnings of the functions through which one comes into the kernel: x86's for system
-calls, exceptions and interrupts."""
+"""Prefixes of the kernel's entry functions on x86: for system calls, exceptions, and
+interrupts."""
 REASON = re.compile(r"\((?!garbage|marking|sweeping|compacting|unresolved).+\)")
 TRACE = Callable[..., Tracer]
 Names = tuple[str, ...]
@@ -41,7 +41,7 @@ def walked() -> Iterator[Target]:
 
 
 def sampled(trace: TRACE, target: Target, step: str, *options: object) -> Any:
-    """Sample by the kernel while a target takes a step; the JSON document."""
+    """Sample by the kernel during a target's step. Return the JSON document."""
     pid = int(target.ready.split()[1])
     tracer = trace("stacks", pid, "--format", "json", *options)
     answer = target.step(step)
@@ -56,7 +56,8 @@ def sampled(trace: TRACE, target: Target, step: str, *options: object) -> Any:
 
 
 def split(names: Names) -> tuple[Names, Names]:
-    """Split a stack into Ruby's frames and the kernel's, without a reason below."""
+    """Split a stack into Ruby's and the kernel's frames, without a reason at its
+    end."""
     if names and REASON.fullmatch(names[-1]):
         names = names[:-1]
     of_kernel = [at for at, name in enumerate(names) if name.endswith("_[k]")]
@@ -66,7 +67,7 @@ def split(names: Names) -> tuple[Names, Names]:
 
 
 def of_kernel(document: Any, leaf: str) -> Counter[Names]:
-    """Weights of the kernel's frames below a Ruby frame."""
+    """Return the weights of the kernel's stacks below a Ruby frame."""
     found: Counter[Names] = Counter()
     for names, weight in by_names(document).items():
         ruby, kernel = split(names)
@@ -76,19 +77,19 @@ def of_kernel(document: Any, leaf: str) -> Counter[Names]:
 
 
 def is_whole(kernel: Names) -> bool:
-    """Do these begin where one comes into the kernel, if there are any?"""
+    """Return whether the kernel's frames, if any, begin at an entry function."""
     return not kernel or kernel[0].startswith(ENTRIES)
 
 
 def has(kernel: Names, *words: str) -> bool:
-    """Is there, of each word, a function that has it in its name?"""
+    """Return whether each word is part of some function's name."""
     return all(any(word in name for name in kernel) for word in words)
 
 
 @each_build
 def test_reads(build: Build, trace: TRACE) -> None:
-    """What clears memory for /dev/zero has several names: ``read_zero`` alone, or with
-    ``clear_user…`` or ``rep_stos…`` in it, or ``read_iter_zero``."""
+    """The function that clears memory for /dev/zero has several names: ``read_zero``
+    alone or with ``clear_user…`` or ``rep_stos…`` in it, or ``read_iter_zero``."""
     options = ("--kernel", "-r", 499)
     with closing(Target(*build.words(), WALKED)) as target:
         found = sampled(trace, target, "zeros 1.0", *options)
@@ -97,10 +98,11 @@ def test_reads(build: Build, trace: TRACE) -> None:
     assert found["weight"] == pytest.approx(1e9, rel=0.02)
     assert found["counters"]["samples"] in target.ticks(1.0)
     assert zeroed > 0.5 * found["weight"], reads
-    # The kernel knows no way out of some functions in assembler, and ends there.
+    # The kernel cannot unwind some assembler functions, and stops there.
     ended = sum(n for kernel, n in reads.items() if not is_whole(kernel))
     assert ended < 0.05 * reads.total(), reads
-    # Programs of other tracers, at system calls and switches, run in the target, too.
+    # BPF programs of other tracers, at system calls and switches, also run in the
+    # target.
     assert not any(has(kernel, "_on_tick") for kernel in reads), reads
     kinds = {frame["kind"] for frame in found["frames"] if "_[k]" in frame["name"]}
     assert kinds == {"kernel"}
@@ -119,14 +121,14 @@ def test_none_in_user_space(walked: Target, trace: TRACE) -> None:
         {one: n for one, n in by_names(found).items() if not split(one)[1]}
     )
     assert found["counters"]["samples"] > 50
-    # Where others want its CPU some are taken as it gets it back.
+    # If other programs want the CPU, some samples are taken as the thread gets it back.
     assert outside.total() > 0.6 * found["weight"], found
 
 
 @pytest.mark.parametrize("mode", ["offcpu", "wall"])
 def test_waits(mode: str, trace: TRACE) -> None:
-    """Functions between the system call's entry and the scheduler have other names in
-    other kernels: ``do_nanosleep``, ``do_sys_poll``, ``futex_wait_queue`` …"""
+    """The functions between the system call's entry and the scheduler differ between
+    kernels: ``do_nanosleep``, ``do_sys_poll``, ``futex_wait_queue`` …"""
     reasons = {
         "Waits#wait_sleep": "(sleep)",
         "Waits#wait_lock": "(lock)",
@@ -152,7 +154,7 @@ def test_waits(mode: str, trace: TRACE) -> None:
 
 
 def test_a_thread_that_slept_before(trace: TRACE) -> None:
-    """It is read otherwise: the kernel does not tell of its scheduler there."""
+    """It is read differently, because the scheduler reports no event for it."""
     script = "$stdout.sync = true; Thread.new { sleep }; puts 'ready 0'; gets"
     with closing(Target("ruby", "-e", script)) as target:
         tracer = trace(
@@ -170,7 +172,7 @@ def test_a_thread_that_slept_before(trace: TRACE) -> None:
 
 
 def test_events(trace: TRACE) -> None:
-    """Of a system call's tracepoint what leads to it, of a uprobe nothing: there the
+    """A system call's tracepoint has kernel frames. A uprobe has none, because the
     thread is in user space."""
     with closing(Target("ruby", f"-I{LIB}", EVENTS)) as target:
         options = ("--kernel", "--on", "syscall:getppid")

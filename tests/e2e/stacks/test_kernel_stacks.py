@@ -1,4 +1,4 @@
-"""Stacks that the kernel walks, of programs that burn CPU in known ways."""
+"""Stacks that the kernel walks, of programs that use CPU in known ways."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sampled(
     pid: int | None = None,
     engine: str = "bpf",
 ) -> Document:
-    """Sample a target by the kernel while it takes a step; the JSON document."""
+    """Sample a target by the kernel during a step. Return the JSON document."""
     words = ("--engine", engine, "-r", RATE, "--format", "json", *options)
     tracer = trace("stacks", pid or target.pid, *words)
     assert target.step(step) == "done"
@@ -55,15 +55,16 @@ def sampled(
 
 
 def ran(seconds: float) -> Any:
-    """Return the weight of a thread that ran so long by its own CPU clock."""
+    """Return the expected weight of a thread with a given run time by its own CPU
+    clock."""
     return pytest.approx(seconds * 1e9, rel=0.02)
 
 
 def periods(weight: int) -> int:
-    """Return how many sampling periods a weight is.
+    """Return the number of sampling periods in a weight.
 
-    Each tick weighs one where no run time is known: in the last second of a thread
-    that has ended.
+    Each tick weighs one period if the run time is unknown, which is so in the last
+    second of a thread that has ended.
     """
     return round(weight * RATE / 1e9)
 
@@ -99,10 +100,10 @@ def test_the_newest_frames_of_a_deep_stack(walked: Target, trace: TRACE) -> None
 
 
 def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> None:
-    """Some of them end before they are attached to; their samples count all the same.
+    """Some children end before they are attached. Their samples count nevertheless.
 
-    A page that is copied, as it is first written to after a fork, is not there for a
-    moment. A tick in just that moment reads no stack.
+    A page that is copied at the first write after a fork is missing for a moment. A
+    tick at this moment reads no stack.
     """
     found = sampled(trace, walked, "children 8 0.25", "--subprocesses")
     own: Counter[int] = Counter()
@@ -134,7 +135,7 @@ def test_threads_and_fibers_that_come_and_go(
 @each_build
 @pytest.mark.parametrize("engine", ["bpf", "memory"])
 def test_collections(build: Build, engine: str, trace: TRACE) -> None:
-    """What lives is marked, what does not is swept."""
+    """Live objects are marked, and dead objects are swept."""
     with closing(Target(*build.words(), WALKED)) as target:
         for verb, most in ("gc", "(marking)"), ("litter", "(sweeping)"):
             pid, before = int(target.ready.split()[1]), clocks(target)
@@ -159,15 +160,17 @@ def test_collections(build: Build, engine: str, trace: TRACE) -> None:
 
 
 def waits(samples: int, milliseconds: int) -> float:
-    """Percent of the samples that the CPU clock does not explain: without a CPU.
+    """Return the percentage of samples without a CPU, which the CPU clock does not
+    explain.
 
-    By memory these count, and those of one wait are all of the same moment.
+    The memory engine counts these samples. All samples of one wait have the same time.
     """
     return max(0.0, 100 * (1 - milliseconds * RATE / 1000 / samples))
 
 
 def clocks(target: Target) -> list[int]:
-    """For how long it has marked and swept so far, in ms; 0 where Ruby does not say."""
+    """Return the ms spent on marking and sweeping so far, or 0 if Ruby does not report
+    it."""
     said = target.step("clocks")
     assert read_line(target.process.stdout) == "done"
     return list(map(int, said.split()))
@@ -176,7 +179,7 @@ def clocks(target: Target) -> list[int]:
 def test_code_that_comes_and_goes_keeps_its_own_names(
     walked: Target, trace: TRACE
 ) -> None:
-    """But for some of those that ended before they were named: docs/profiling.md."""
+    """Some methods that end before they are named are exceptions: docs/profiling.md."""
     found = sampled(trace, walked, "changing 3.0 0.002 10")
     numbers = [re.findall(r"changed_(\d+)", frame["name"]) for frame in found["frames"]]
     mixed = {
@@ -196,10 +199,10 @@ def test_code_that_comes_and_goes_keeps_its_own_names(
     assert found["weight"] == pytest.approx(3e9, rel=0.02)
     samples = found["counters"]["samples"]
     tick = found["weight"] / samples
-    # Each burns 6 ms, at most 4 or 5 ticks: what it has beyond that is another's.
+    # Each uses 6 ms, at most 4 or 5 ticks. More ticks are another method's.
     wrong = sum(max(0, round(weight / tick) - 5) for weight in each.values())
     wrong += round(mixed_weight / tick)
-    assert wrong <= 6, each  # some before the first change was seen
+    assert wrong <= 6, each  # The rest are the collector's, or unnamed and counted.
     # What is not theirs is the collector's, and what is not named is counted.
     named, unresolved = sum(each.values()) / tick, found["counters"]["unresolved"]
     assert named + unresolved + found["counters"]["trimmed"] >= 0.25 * samples
@@ -213,13 +216,14 @@ def test_a_program_that_becomes_another(walked: Target, trace: TRACE) -> None:
     assert walked.step() == "done"
     out, err, code = tracer.finish()
     assert code == 0, err
-    # It is attached to anew within a second.
+    # The tracer attaches again within a second.
     burned = below(json.loads(out), "Object#burn")
     assert 0.4 * 2.5e9 <= burned <= 1.02 * 2.5e9
 
 
 def test_stacks_before_another_program(trace: TRACE) -> None:
-    """They keep the names that were read before; only the last ones can lack them."""
+    """They keep the names that were read before. Only the last stacks may lack
+    names."""
     burn = "def burn(t) = (nil until Process.clock_gettime(2) > t)"
     code = (
         f"$stdout.sync = true; {burn}; puts :ready; gets; burn(0.4); exec 'sleep 1e3'"
@@ -237,7 +241,7 @@ def test_stacks_before_another_program(trace: TRACE) -> None:
 
 
 def test_a_thread_that_becomes_another_program(walked: Target, trace: TRACE) -> None:
-    """It has the main thread's number then, and its own has no end."""
+    """The thread then has the main thread's number, and its own never ends."""
     options = ("--engine", "bpf", "--mode", "wall", "--threads", "--format", "json")
     tracer = trace("stacks", walked.pid, *options)
     assert walked.step("replace 3.5") == "again"
@@ -249,7 +253,7 @@ def test_a_thread_that_becomes_another_program(walked: Target, trace: TRACE) -> 
     for stack in document["stacks"]:
         thread = document["threads"][stack["thread"]]
         times[thread["tid"] == walked.pid] += stack["weight"]
-    # It takes up to a second until the new program is attached to.
+    # Attaching to the new program takes up to a second.
     assert times[True] > 1.5e9 > 1e9 > times[False], document
 
 

@@ -1,4 +1,4 @@
-"""``layout``: which Ruby, and where each offset came from."""
+"""``layout``: the Ruby version, and the source of each offset."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_each_source_says_the_same(target: Target, tmp_path: Path) -> None:
 
 
 def test_a_layout_is_saved_and_used(target: Target, tmp_path: Path) -> None:
-    """`layout --save`, then `--layout` in the commands that read stacks."""
+    """`layout --save` saves it. Commands that read stacks load it with `--layout`."""
     file = tmp_path / "ruby.layout"
     out, err, code = run("layout", target.pid, "--save", file, "--json")
     assert (code, err) == (0, "")

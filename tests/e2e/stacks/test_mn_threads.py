@@ -1,6 +1,6 @@
-"""Threads that share native threads: each is seen for what it does itself.
+"""Threads that share native threads: each is reported by its own state.
 
-Ruby 3.3 and later run all but the main thread so with RUBY_MN_THREADS=1.
+With RUBY_MN_THREADS=1, Ruby 3.3 and later run all threads but the main one this way.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def running(build: Build, *arguments: str) -> Iterator[rubies.Running]:
 
 @each
 def test_samples(build: Build) -> None:
-    """Between two lists of the threads: the one that ran before is no sample."""
+    """A thread that ran between two readings of the thread list is not a sample."""
     with (
         running(build) as target,
         Process(target.pid) as process,
@@ -67,7 +67,7 @@ def test_samples(build: Build) -> None:
 @each
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_which_threads_share(build: Build, value: str) -> None:
-    """With RUBY_MN_THREADS=1, all threads share but the main one."""
+    """With RUBY_MN_THREADS=1, all threads but the main one share native threads."""
     target = Target(
         *build.words(),
         str(TARGETS / "stacks/mn_threads.rb"),
@@ -93,7 +93,7 @@ def check_samples(target: Target, process: Process) -> None:
 
 @each
 def test_samples_in_the_kernel(build: Build) -> None:
-    """A native thread says itself whose execution context it has."""
+    """A native thread's own data names the execution context that it runs."""
     with running(build) as target:
         for turn in "aba":
             target.target.step(turn)
@@ -101,7 +101,8 @@ def test_samples_in_the_kernel(build: Build) -> None:
             out, err, code = run(*words, "--format", "json")
             assert code == 0, err
             found = json.loads(out)
-            # The main thread looks for signals now and then, perhaps between two ticks.
+            # The main thread checks for signals now and then, perhaps between two
+            # ticks.
             rest = below(found, NOT_SAMPLED)
             names = [frame["name"] for frame in found["frames"]]
             threads = {
@@ -146,7 +147,7 @@ def test_run_time_of_a_shared_kernel_thread(
 
 @each
 def test_wall_time_is_read_from_memory(build: Build) -> None:
-    """In the kernel no thread waits that has no kernel thread of its own."""
+    """A thread without a kernel thread does not wait in the kernel."""
     with running(build) as target:
         words = ("stacks", target.pid, "--mode", "wall", "-d", "0.5")
         _, chosen, _ = run(*words)
@@ -159,7 +160,7 @@ def test_wall_time_is_read_from_memory(build: Build) -> None:
 
 @each
 def test_calls(build: Build, trace: Trace) -> None:
-    """Each has a number of its own, and none has the name of another."""
+    """Each thread has its own number, and none has another thread's name."""
     with running(build, "agent") as target:
         tracer = trace(
             "calls", target.pid, "--json", "-m", "Object#burn_b", "Object#done"

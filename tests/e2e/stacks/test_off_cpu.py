@@ -1,4 +1,4 @@
-"""Time off the CPU, of threads that wait for known things for known times."""
+"""Off-CPU time of threads that wait for known things for known times."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ WAITS = {
     "wait_pipe": "(pipe)",
     "wait_child": "(child process)",
 }
-"""Methods, each on a thread of its own, and what they wait for."""
+"""Methods, each in its own thread, and the reasons of their waits."""
 
 pytestmark = pytest.mark.usefixtures("root")
 
 
 class Took(NamedTuple):
-    """What a thread says of itself, in ns; ready: it waited for a CPU.
+    """Times that a thread reports, in ns. ``ready`` is its wait for a CPU.
 
-    stolen: what a hypervisor took of all CPUs meanwhile, at most so much of its own
+    ``stolen`` is the time that a hypervisor took from all CPUs meanwhile: an upper
+    bound for the thread.
     """
 
     wall: int
@@ -46,7 +47,7 @@ class Took(NamedTuple):
 def sampled(
     trace: TRACE, target: Target, step: str, *options: object
 ) -> tuple[Counter[tuple[str, ...]], dict[str, Took]]:
-    """Sample while a step is taken: ns by names; what each thread took."""
+    """Sample during a step. Return ns by names, and each thread's times."""
     pid = int(target.ready.split()[1])
     tracer = trace("stacks", pid, "--engine", "bpf", "--format", "json", *options)
     took = taken(target, step)
@@ -58,7 +59,7 @@ def sampled(
 
 
 def taken(target: Target, step: str) -> dict[str, Took]:
-    """Take a step; what each thread took."""
+    """Take a step and return each thread's times."""
     took = {}
     answer = target.step(step)
     while answer != "done":
@@ -69,13 +70,14 @@ def taken(target: Target, step: str) -> dict[str, Took]:
 
 
 def weight(found: Counter[tuple[str, ...]], method: str, *reasons: str) -> int:
-    """Weight of the stacks of a method with one of these as innermost frame."""
+    """Return the weight of a method's stacks whose innermost frame is one of
+    ``reasons``."""
     ours = (one for one in found if f"Waits#{method}" in one)
     return sum(found[one] for one in ours if not reasons or one[-1] in reasons)
 
 
 def fought(found: Counter[tuple[str, ...]]) -> Counter[tuple[str, ...]]:
-    """Those between which and all of a method its clocks were read."""
+    """Keep the stacks of the work that the threads' clocks measure."""
     return Counter({one: found[one] for one in found if "Waits#burn" in one})
 
 
@@ -110,7 +112,7 @@ def test_waits_in_wall_time(trace: TRACE) -> None:
 
 
 @each_build
-@pytest.mark.alone  # whose clocks are read while others want the processors, too
+@pytest.mark.alone  # other programs that want the CPUs disturb the clocks
 def test_a_fight_for_the_gvl(build: Build, trace: TRACE) -> None:
     with closing(Target(*build.words(), OFF_CPU)) as target:
         found, took = sampled(trace, target, "fight 0.8", "--mode", "offcpu")
@@ -118,13 +120,14 @@ def test_a_fight_for_the_gvl(build: Build, trace: TRACE) -> None:
         assert off_cpu(fought(found), method) <= 1.05 * (wall - cpu), found
         off = wall - cpu - stolen
         assert off_cpu(found, method) >= 0.95 * off, found
-        # What it waited for a CPU after it was woken counts as the wait it ended.
+        # A thread's wait for a CPU after its wake-up counts as part of the wait that
+        # ended.
         waits = weight(found, method, "(GVL)") + ready
         assert waits >= 0.95 * off, found
 
 
 def test_many_that_wait_for_the_gvl(trace: TRACE) -> None:
-    """One that waits on after its turn did not come is not the last of the queue."""
+    """A thread whose turn passes without the GVL is not the last in the queue."""
     with closing(Target("ruby", OFF_CPU)) as target:
         found, _ = sampled(trace, target, "crowd 1.0", "--mode", "offcpu")
     assert weight(found, "fight_crowd", "(GVL)") >= 5e9
@@ -153,7 +156,7 @@ def reported(path: Path, format_: str, *options: object) -> str:
 
 @each_build
 def test_a_recording_by_default(build: Build, trace: TRACE, tmp_path: Path) -> None:
-    """It is of wall time, by BPF; waits of more than a second go up in parts."""
+    """The default is wall time by BPF. Waits longer than a second are sent in parts."""
     path = tmp_path / "waits.rbrec"
     with closing(Target(*build.words(), OFF_CPU)) as target:
         tracer = trace("record", target.pid, "-o", path)
@@ -193,7 +196,7 @@ def reported_difference(path: Path) -> str:
 
 
 def test_a_recording_that_is_killed(trace: TRACE, tmp_path: Path) -> None:
-    """Of a wait that goes on, all but the last seconds is there."""
+    """Only the last seconds of an ongoing wait are missing."""
     path = tmp_path / "sleep.rbrec"
     program = "puts 'ready'; $stdout.flush; sleep"
     with closing(Target("ruby", "-e", program)) as target:
@@ -215,7 +218,7 @@ def test_a_recording_that_is_killed(trace: TRACE, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["stacks", "record", "top"])
 def test_samples_that_are_counted(verb: str, tmp_path: Path) -> None:
-    """A thread that sleeps gives a number of them by memory alone."""
+    """Only the memory engine gives a sleeping thread a number of samples."""
     words = ("--mode", "wall", "-n", "3", *(("-o", tmp_path / "a") * (verb != "top")))
     program = "puts 'ready'; $stdout.flush; sleep"
     with closing(Target("ruby", "-e", program)) as target:
@@ -225,7 +228,7 @@ def test_samples_that_are_counted(verb: str, tmp_path: Path) -> None:
 
 
 def test_threads_that_wait_all_the_time(trace: TRACE) -> None:
-    """They never leave a CPU nor get one, so they are read at the beginning."""
+    """They never get or leave a CPU, so their stacks are read at the start."""
     program = "Thread.new { sleep }; puts 'ready'; $stdout.flush; $stdin.gets"
     with closing(Target("ruby", "-e", program)) as target:
         target.wait_until_it_reads()
@@ -258,7 +261,8 @@ def test_what_goes_on_at_the_end_is_no_time_on_a_cpu(trace: TRACE) -> None:
 
 @pytest.mark.parametrize("mode", ["offcpu", "wall"])
 def test_each_short_wait_has_a_name(mode: str, trace: TRACE) -> None:
-    """One may end while those of a second are taken; its frames went up before."""
+    """A wait may end while the samples of a second are collected. Its frames were sent
+    before."""
     words = ("--mode", mode, "--engine", "bpf", "--format", "json", "-d", 4)
     with closing(Target("ruby", TARGETS / "stacks/resting.rb")) as target:
         out, err, code = trace("stacks", target.pid, *words).result()

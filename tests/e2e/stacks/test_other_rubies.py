@@ -1,4 +1,4 @@
-"""A smoke test of each other Ruby that is there; `make test-all` runs the rest."""
+"""A smoke test of each other installed Ruby. `make test-all` runs the other tests."""
 
 from __future__ import annotations
 

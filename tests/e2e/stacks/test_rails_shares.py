@@ -1,4 +1,5 @@
-"""Shares of controller actions of examples/rails, against the application's clocks."""
+"""Shares of controller actions of examples/rails, compared with the application's
+clocks."""
 
 from __future__ import annotations
 
@@ -58,8 +59,8 @@ def load(shop: RailsExample) -> Iterator[None]:
 def covered(document: Any, mode: str) -> dict[int, int]:
     """Return for how many ns each process was sampled, up to the end.
 
-    Processes are attached one after the other, which takes some 50 ms each. In mode
-    wall, the weights of a thread tell how long it was sampled.
+    Processes are attached one after the other, which takes some 50 ms each. In wall
+    mode, the weights of a thread add up to the time it was sampled.
     """
     threads, times = document["threads"], Counter[int]()
     for row in document["stacks"]:
@@ -74,7 +75,8 @@ def covered(document: Any, mode: str) -> dict[int, int]:
 
 
 def clocks(folder: Path, document: Any, mode: str) -> Counter[str]:
-    """Return the ns of each action by a clock, while its process was sampled."""
+    """Return each action's time in ns while its process was sampled, by the
+    application's clock."""
     found, ended = Counter[str](), document["ended_ns"]
     for pid, time in covered(document, mode).items():
         began = ended - time

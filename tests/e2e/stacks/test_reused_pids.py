@@ -1,4 +1,4 @@
-"""A process whose pid another program gets: that program's memory is not read."""
+"""The PID of an ended process is reused: the new program's memory is not read."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ $stdout.flush
 send(ARGV[0])
 """
 RUBY = ("setarch", "-R", "ruby", "-e", CODE)
-"""Without randomized addresses, so that both programs have the same layout."""
+"""Run without randomized addresses, so that both programs have the same layout."""
 
 
 @contextmanager
 def replaced(target: Target) -> Iterator[None]:
-    """End a process, and run another program under its pid."""
+    """End a process and run another program under its PID."""
     target.close()
     script = str(TARGETS / "with_pid.py")
     with closing(Target(sys.executable, script, target.pid, *RUBY, "second")):

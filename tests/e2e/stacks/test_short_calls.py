@@ -1,4 +1,5 @@
-"""Shares of calls that are shorter than a read of their stack, against their costs."""
+"""Shares of calls that are shorter than a read of their stack, compared with their
+costs."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ RATE = 2500
 
 
 class LastGather(ProcessMemory):
-    """Keeps what the last gather read."""
+    """A process's memory that keeps the result of the last gather."""
 
     last: list[bytes]
 
@@ -32,15 +33,15 @@ class LastGather(ProcessMemory):
 
 
 def shares(process: rubies.Running) -> Counter[str]:
-    """Return each newest frame's percent of samples at random times.
+    """Return each newest frame's percentage of samples at random times.
 
-    A process that waits for a CPU does not change. It is not counted again and again.
+    A process that waits for a CPU does not change, so it is not counted again.
     """
     memory = LastGather(process.pid)
     vm = process.vm(memory)
     thread = vm.threads()[0]
     cpus = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(process.pid, {cpus[-1]})  # reads must not stop it
+    os.sched_setaffinity(process.pid, {cpus[-1]})  # the reader must not stop it
     os.sched_setaffinity(0, set(cpus[:-1]) or set(cpus))
     timer, forever = SampleTimer(RATE, Statistics()), 1 << 62
     found: Counter[str] = Counter()
@@ -64,7 +65,8 @@ def shares(process: rubies.Running) -> Counter[str]:
 
 @pytest.mark.timeout(120)
 def test_no_call_below_a_microsecond_gets_another_ones_time(root: None) -> None:
-    """A call of ``long`` takes as much more than one of ``short`` as it runs itself."""
+    """A call of ``long`` takes as much more than a call of ``short`` as its own code
+    takes."""
     with rubies.running(rubies.HERE, "stacks/short_calls.rb", "0", "6") as process:
         short, long = map(float, process.ready.split()[1:])
         found = shares(process)
@@ -72,7 +74,7 @@ def test_no_call_below_a_microsecond_gets_another_ones_time(root: None) -> None:
     assert 20 < own < 60
     margin = 3 + 5 * SIGMA
     assert found["Work#long"] < own + margin
-    assert found["Work#short"] < 8 + margin  # it has a few instructions
+    assert found["Work#short"] < 8 + margin  # it has only a few instructions
     callers = found["block in Object#run"] + found["Array#each"]
     assert callers < 100 - own + margin
 

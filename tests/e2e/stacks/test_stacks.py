@@ -1,4 +1,4 @@
-"""``stacks`` and ``record`` of a program whose threads stand in known places."""
+"""``stacks`` and ``record`` of a program whose threads are at known places."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BURNING = f"block (2 levels) in <main> {SOURCE};Work.burn {SOURCE}"
 
 @pytest.fixture
 def still(start: Callable[..., Target], root: None) -> Target:
-    """No thread has anything to do."""
+    """A program whose threads are all idle."""
     return standing(start("stacks/states.rb", "0"))
 
 
 @pytest.fixture
 def busy(start: Callable[..., Target], root: None) -> Target:
-    """Two threads burn, and share the lock."""
+    """A program whose two threads burn CPU and share the GVL."""
     return standing(start("stacks/states.rb", "2"))
 
 
@@ -42,14 +42,14 @@ def standing(target: Target) -> Target:
 
 
 def done(*words: object) -> str:
-    """Return what ``rbtrace-py`` says; it must have gone well."""
+    """Check that ``rbtrace-py`` succeeded, and return its output."""
     out, err, code = run(*words)
     assert code == 0, err
     return out
 
 
 def sampled(*words: object) -> tuple[Counter[str], int]:
-    """Run a command; return weights by stack, and the number of samples it reports."""
+    """Run a command. Return weights by stack, and the reported number of samples."""
     out, err, code = run(*words)
     assert code == 0, err
     return folded(out), samples(err)
@@ -64,7 +64,8 @@ def samples(err: str) -> int:
 def one_weight(stacks: Counter[str], passes: int, rate: int = 99) -> int:
     """Return the weight that each of these stacks has: the time of so many passes.
 
-    The first pass comes within a period, the last at the earliest in its own.
+    The first pass comes within a period, and the last one at the earliest in its own
+    period.
     """
     (weight,) = set(stacks.values())
     assert weight >= 0.95 * (passes - 1) / rate * 1e9
@@ -72,14 +73,14 @@ def one_weight(stacks: Counter[str], passes: int, rate: int = 99) -> int:
 
 
 def folded(text: str) -> Counter[str]:
-    """Weights by stack; no stack stands there twice."""
+    """Return weights by stack, and check that no stack is listed twice."""
     pairs = [line.rsplit(" ", 1) for line in text.splitlines()]
     assert len({stack for stack, _ in pairs}) == len(pairs)
     return Counter({stack: int(weight) for stack, weight in pairs})
 
 
 def line(text: str) -> int:
-    """Number of the first line of the program that has ``text``."""
+    """Return the number of the program's first line that contains ``text``."""
     lines = Path(SOURCE).read_text().splitlines()
     return next(number for number, one in enumerate(lines, 1) if text in one)
 
@@ -151,7 +152,7 @@ def test_lines_are_told(still: Target) -> None:
 
 
 def test_states_of_threads_that_share_the_lock(busy: Target) -> None:
-    """One of two holds it at any moment, and the other waits."""
+    """One of the two holds the GVL at any moment, and the other waits."""
     words = ("stacks", busy.pid, "--mode", "wall", "-n", 1000, "-r", 500)
     stacks, number = sampled(*words)
     assert number == 1000
@@ -161,7 +162,7 @@ def test_states_of_threads_that_share_the_lock(busy: Target) -> None:
     running = stacks.pop(f"[running];{BURNING}")
     waiting = stacks.pop(f"[waiting];{BURNING}")
     queued = stacks[f"[runnable];{BURNING};(run queue)"]
-    # While it changes hands both run for a moment, or wait.
+    # While the GVL changes hands, both run for a moment, or both wait.
     asleep = stacks[f"[sleeping];{BURNING}"]
     assert running + queued + waiting + asleep == pytest.approx(2 * time, rel=0.01)
     assert stacks[f"[sleeping];{BURNING}"] <= time * 0.02
@@ -178,14 +179,14 @@ def test_who_sleeps_may_be_left_out(busy: Target) -> None:
 
 @pytest.mark.parametrize("word", ["--gil", "--mode=gvl"])
 def test_who_holds_the_lock(busy: Target, word: str) -> None:
-    """One of two that burn, at any moment."""
+    """At any moment, one of the two busy threads holds it."""
     out = done("stacks", busy.pid, word, "-n", 40)
     stacks = {line.partition(";")[2] for line in folded(out)}
     assert stacks == {BURNING}
 
 
 def test_mode_cpu_is_of_threads_on_a_cpu(busy: Target) -> None:
-    # The one that waits may be on its way to the lock.
+    # The waiting thread may be on its way to the GVL.
     out, err, code = run("stacks", busy.pid, "-n", 200, "-r", 500)
     assert (set(folded(out)), code) == ({BURNING}, 0)
     found = re.search(r"(\d+) samples", err)
@@ -266,7 +267,7 @@ def test_a_duration(still: Target) -> None:
 
 @pytest.mark.parametrize("words", [(), ("-o", "-")])
 def test_how_well_it_went_is_said_once(still: Target, words: tuple[str, ...]) -> None:
-    """By a summary, also where it does not go to a terminal."""
+    """A summary reports the quality of the samples, even if no terminal shows it."""
     words += ("--mode", "wall", "-n", "3", "--format", "summary")
     out, err, code = run("stacks", still.pid, *words)
     assert code == 0
@@ -274,7 +275,7 @@ def test_how_well_it_went_is_said_once(still: Target, words: tuple[str, ...]) ->
         assert (out.count("no losses"), err) == (1, "")
     else:
         (late,) = re.findall(r"[\d,]+ late sampling pass", out)
-        assert late in err  # again, as `| head` would have cut it
+        assert late in err  # repeated, as `| head` would have cut the first one
 
 
 def test_a_file_and_nothing_else_is_written(still: Target, tmp_path: Path) -> None:
@@ -404,10 +405,11 @@ def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
     out, err, code = run(
         "stacks", busy.pid, "--mode", "wall", "--pause", "-n", 100, "-r", 200
     )
-    # Who sleeps wakes up for a moment after each stop, so its state is not sure.
+    # A sleeping thread wakes up for a moment after each stop, so its state is
+    # uncertain.
     stacks: Counter[str] = Counter()
     for stack, weight in folded(out).items():
-        # To be paused takes a thread some microseconds, and then it waits for a CPU.
+        # Pausing a thread takes some microseconds. After that, it waits for a CPU.
         stacks[stack.split(";", 1)[1].removesuffix(";(run queue)")] += weight
     assert code == 0
     assert samples(err) == 100

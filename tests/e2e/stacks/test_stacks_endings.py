@@ -1,4 +1,4 @@
-"""However ``stacks`` and ``record`` end: the result is there, the target is well."""
+"""Endings of ``stacks`` and ``record``: the result is written, the target unharmed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_recording_outlives_a_kill(
 ) -> None:
     path = tmp_path / "busy.rbrec"
     tracer = trace("record", busy.pid, "-o", path, "-r", 500)
-    # The first block is of the first sample alone.
+    # The first block has the first sample alone.
     for _ in range(2):
         wait_for_size(path, path.stat().st_size + 1)
     tracer.process.kill()
@@ -78,7 +78,7 @@ def test_a_recording_outlives_a_kill(
 def test_the_target_outlives_a_kill(
     busy: Target, trace: TRACE, more: list[str]
 ) -> None:
-    """Whenever it comes: also while the target is stopped."""
+    """The kill may come at any time, even while the target is stopped."""
     for _ in range(5):
         words = ["--mode", "wall", "-i", "0.1", "-r", 2000, *more]
         tracer = trace("stacks", busy.pid, *words)
@@ -116,7 +116,7 @@ def test_a_second_signal_insists(busy: Target, trace: TRACE) -> None:
 def test_how_much_may_be_lost(
     start: START, trace: TRACE, tmp_path: Path, limit: str, expected: int
 ) -> None:
-    """A target that becomes another program: the stacks of that cannot be read."""
+    """The target executes another program, whose stacks cannot be read."""
     target = start("stacks/turning.rb")
     path = tmp_path / "lost.rbrec"
     words = ["--max-loss", limit, "-r", 500, "-o", path, "--engine", "memory"]
@@ -193,7 +193,7 @@ def test_a_full_disk(busy: Target) -> None:
 
 
 def test_descriptors_are_given_back(start: START, root: None) -> None:
-    """Many threads and targets come and go, in one process of ours."""
+    """Many threads and targets start and end in one tracer process."""
     from rbtrace_py.session.stacks.sampling import Sampling
     from rbtrace_py.session.targets.targets import Targets
 
@@ -209,7 +209,7 @@ def test_descriptors_are_given_back(start: START, root: None) -> None:
 
 
 def test_a_pipe_that_is_closed_early(busy: Target) -> None:
-    """``| head`` does not take along how well it went."""
+    """``| head`` does not cut the summary of the samples."""
     read, write = os.pipe()
     os.close(read)
     words = ["--mode", "wall", "-n", "3", "--format", "summary"]

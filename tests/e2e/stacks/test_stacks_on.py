@@ -1,4 +1,4 @@
-"""Stacks at events, of programs that fire known numbers of them."""
+"""Stacks at events of programs that fire known numbers of events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sampled(
     *options: object,
     env: dict[str, str] | None = None,
 ) -> Document:
-    """Read stacks at events while a target takes a step; the JSON document."""
+    """Read stacks at events during a target's step. Return the JSON document."""
     pid = int(target.ready.split()[1])
     tracer = trace("stacks", pid, "--format", "json", *options, env=env)
     assert target.step(step) == "done"
@@ -115,7 +115,7 @@ def test_the_unit_of_an_argument(
 
 
 def test_arguments_that_are_no_weight(target: Target, trace: TRACE) -> None:
-    """nil is the smallest number there is: twice that is 0."""
+    """nil is the smallest number, and twice that number is 0."""
     options = ("--on", "shop:sold", "--weight", "cents", "--every", 2)
     tracer = trace("stacks", target.pid, *options, "--format", "json")
     assert target.step("lack 1000") == "done"
@@ -129,7 +129,7 @@ def test_arguments_that_are_no_weight(target: Target, trace: TRACE) -> None:
 
 
 def test_sums_do_not_wrap_around(target: Target, trace: TRACE) -> None:
-    """Four of these are more than 64 bits hold."""
+    """The sum of four of these exceeds 64 bits."""
     options = ("--on", "shop:sold", "--weight", "cents")
     tracer = trace("stacks", target.pid, *options, "--format", "json")
     assert target.step("much 4") == "done"
@@ -141,7 +141,7 @@ def test_sums_do_not_wrap_around(target: Target, trace: TRACE) -> None:
 
 
 def test_more_stacks_than_there_is_room_for(target: Target, trace: TRACE) -> None:
-    """Each is counted, or is in a sum with a reason."""
+    """Each event is counted, or is part of a sum with a reason."""
     options = ("--on", "shop:sold", "--yes", "--max-loss", 100, "--format", "json")
     tracer = trace("stacks", target.pid, *options)
     assert target.step("branch 17") == "done"
@@ -200,7 +200,7 @@ EACH: dict[str, tuple[str, str | None, str, int]] = {
     "syscall:getppid": ("parent", None, "Events#ask", 1000),
     "syscall:write": ("write", "count", "Events#put", sum(range(1, 1001))),
 }
-"""Events: what fires 1,000 of them, their weight, in which method, and the sum."""
+"""The step that fires 1,000 events, the events' weight and method, and the sum."""
 
 
 @each_build
@@ -232,7 +232,7 @@ def test_with_perf_uprobes(target: Target, trace: TRACE, event: str) -> None:
 
 
 def test_several_on_one_processor_lose_nothing_in_silence(trace: TRACE) -> None:
-    """They are preempted while their stacks are read, and counts are taken."""
+    """They are preempted while their stacks are read and counts are collected."""
     words = ("taskset", "-c", "0", "ruby", f"-I{LIB}", EVENTS)
     options = ("--on", "shop:sold", "--subprocesses", "--yes", "--max-loss", 100)
     with closing(Target(*words)) as target:

@@ -1,4 +1,4 @@
-"""Shares of CPU as ``stacks`` finds them, against what the target itself measured."""
+"""Shares of CPU time in ``stacks``, compared with the target's own measurements."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ pytestmark = pytest.mark.alone
 SOURCE = str(TARGETS / "stacks/shares.rb")
 METHODS = ("half", "third", "fifth")
 SECONDS, STACKPROF_SECONDS = (4, 8) if is_soak() else (2, 4)
-"""Of a turn. stackprof has no more than one sample of each of the kernel's ticks."""
+"""Seconds of CPU per turn. stackprof takes at most one sample per tick of the
+kernel."""
 TURNS, LEAST = (6, 10_000) if is_soak() else (1, 750)
-"""How often each target burns that much CPU; samples that each profile has at least."""
+"""Turns of each target, and the minimum number of samples in each profile."""
 RATE = 999
 ENGINES = ("bpf", "memory")
 TRACE = Callable[..., Tracer]
 
 
 def has_stackprof() -> bool:
-    """Debian's ruby-stackprof, for Debian's Ruby."""
+    """Return whether Debian's ruby-stackprof is installed for Debian's Ruby."""
     command = ["ruby", "-e", "require 'stackprof'"]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
 class Profile(NamedTuple):
-    """Weight and burned CPU time of each method in ns, and the number of samples."""
+    """The weight and the CPU time of each method in ns, and the number of samples."""
 
     found: dict[str, int]
     burned: dict[str, int]
@@ -47,7 +48,7 @@ def in_percent(weights: dict[str, int]) -> dict[str, float]:
 
 
 def off(profile: Profile) -> dict[str, float]:
-    """By how many points the share of each method differs from what it burned."""
+    """Return by how many points each method's share differs from its CPU time."""
     found, burned = in_percent(profile.found), in_percent(profile.burned)
     return {name: found[name] - burned[name] for name in METHODS}
 
@@ -74,7 +75,7 @@ def sampled(trace: TRACE, target: Target, engine: str = "auto") -> Profile:
 def burn(
     target: Target, seconds: int = SECONDS
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """What the target burned in all turns, in ns, and what stackprof counted."""
+    """Return the CPU time of the target's turns in ns, and the count of stackprof."""
     burned, counts = Counter[str](), Counter[str]()
     for _ in range(TURNS):
         answer = json.loads(target.step(f"go {seconds}"))
@@ -95,7 +96,7 @@ def test_shares_are_as_burned(name: str, trace: TRACE) -> None:
 
 
 def by_stackprof() -> Profile:
-    """As ``sampled``, by stackprof within its own process."""
+    """Profile as ``sampled`` does, with stackprof inside the target's process."""
     target = Target("ruby", SOURCE, "stackprof")
     try:
         burned, counts = burn(target, STACKPROF_SECONDS)
@@ -117,7 +118,7 @@ def by_engine(trace: TRACE, engine: str) -> Profile:
 
 @pytest.mark.slow
 def test_engines_and_stackprof_agree(trace: TRACE, root: None) -> None:
-    """Each of what its own process burned, which is never the same twice."""
+    """Each is compared with its own process's CPU time, which differs between runs."""
     profiles = {engine: by_engine(trace, engine) for engine in ENGINES}
     assert_close(profiles)
     if not has_stackprof():

@@ -1,4 +1,4 @@
-"""Targets of ``stacks`` and ``record``: commands, families, and what goes wrong."""
+"""Targets of ``stacks`` and ``record``: commands, process trees, and failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HALF_A_SECOND = (
     "ends = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 0.5;"
     " 10_000.times {} while Process.clock_gettime(Process::CLOCK_MONOTONIC) < ends"
 )
-"""Long enough for names to be read, however fast the machine is."""
+"""Long enough for names to be read, even on a slow machine."""
 CHILD = f"Child.stand {TURNING};IO#gets {TURNING}"
 NOBODY = 65534
 START = Callable[..., Target]
@@ -62,7 +62,7 @@ def samples(err: str) -> int:
 
 
 def until(tracer: Tracer, said: str) -> str:
-    """Read the intervals of a tracer until one has it; the stack that has it."""
+    """Read a tracer's intervals until one contains the stack. Return that stack."""
     end, last = time.monotonic() + TIMEOUT, ""
     while time.monotonic() < end:
         with suppress(AssertionError):  # silence
@@ -79,7 +79,7 @@ def until(tracer: Tracer, said: str) -> str:
 
 @pytest.fixture
 def still(start: START) -> START:
-    """Start turning.rb; it and its children have come to where they stand still."""
+    """Start turning.rb, and wait until it and its children are idle."""
 
     def begin(*arguments: str) -> Target:
         target = start("stacks/turning.rb", *arguments)
@@ -91,9 +91,10 @@ def still(start: START) -> START:
 
 
 def is_turning(out: str) -> bool:
-    """Are all stacks of turning.rb, at its beginning or where it stands still?
+    """Return whether all stacks are turning.rb's, at its beginning or at its idle
+    place.
 
-    Woken by a word it runs, and a busy machine shows it so.
+    A word from a test wakes it up, and a busy machine shows it running.
     """
     beginning = rf"\[(running|sleeping)\];<main> {re.escape(TURNING)}(;.*)?"
     return all(re.fullmatch(beginning, stack) for stack in folded(out))
@@ -177,7 +178,7 @@ def test_a_command_that_we_end_has_not_failed(root: None, ending: list[str]) -> 
 
 
 def test_a_ctrl_c_is_no_failure(trace: TRACE) -> None:
-    """Both get it; the program may be quicker."""
+    """Both processes receive it, and the program may end first."""
     script = "$stdout.sync = true; puts Process.pid; sleep"
     tracer = trace("record", "-o", "/dev/null", "--", "ruby", "-e", script)
     pid = int(read_line(tracer.process.stdout))
@@ -222,7 +223,7 @@ def test_a_command_is_ended_with_the_session(trace: TRACE) -> None:
 
 
 def test_children_join(still: START, root: None) -> None:
-    """A parent and three children, each of which stands still."""
+    """A parent and three children, each of them idle."""
     target = still("3")
     out, err, code = run(
         "stacks", target.pid, "--subprocesses", "--mode", "wall", "-n", 40
@@ -260,7 +261,7 @@ def test_a_child_that_becomes_a_ruby_joins(start: START, trace: TRACE) -> None:
 
 
 def test_children_on_a_cpu_are_seen_there(start: START, root: None) -> None:
-    """Also where the child's VM has the parent's id of the only thread."""
+    """This is so even if the child's VM has the parent's ID of the only thread."""
     target = start("stacks/turning.rb", "0")
     pid = target.step("burn").split()[1]
     out, err, code = run("stacks", pid, "-n", 20, "--threads")
@@ -283,7 +284,7 @@ def test_a_target_that_ends(start: START, trace: TRACE) -> None:
     tracer = trace("stacks", target.pid, "--mode", "wall", "-r", 200)
     target.tell("exit")
     out, err, code = tracer.result()
-    # The process may end before we read the names of code that it has just run.
+    # The process may end before the names of its newest code are read.
     lines = [line for line in out.splitlines() if "(unresolved)" not in line]
     assert lines
     assert (is_turning("\n".join(lines)), code) == (True, 0), err
@@ -295,7 +296,8 @@ def test_a_target_that_becomes_another_ruby(start: START, trace: TRACE) -> None:
     tracer = trace("stacks", target.pid, *words)
     until(tracer, "First.stand")
     assert target.step("again") == "done again"
-    # The interval in which it became another has both; the next has that stack again.
+    # The interval of the exec has both. The next one has that stack again, without its
+    # state.
     _, _, stack = until(tracer, "Second.stand").partition(";")  # without its state
     until(tracer, stack)
     out, err, code = tracer.finish()
@@ -327,7 +329,7 @@ def test_a_target_that_forks_goes_on(start: START, trace: TRACE) -> None:
 def test_a_target_that_cannot_be_stopped_for_a_while(
     start: START, trace: TRACE
 ) -> None:
-    """Samples from before are not lost, and later ones are taken."""
+    """Earlier samples are kept, and later ones are taken."""
     target = start("stacks/turning.rb")
     words = ["--mode", "wall", "--pause", "-i", "0.1", "--max-loss", 0]
     tracer = trace("stacks", target.pid, *words, "--format", "json")
@@ -345,7 +347,7 @@ def test_a_target_that_cannot_be_stopped_for_a_while(
 
 @contextmanager
 def ours_alone(process: Process) -> Iterator[None]:
-    """Trace it ourselves, in a moment in which nobody else does."""
+    """Attach with ptrace at a moment at which no other process does."""
     end = time.monotonic() + 60
     with ExitStack() as stack:
         while True:
@@ -366,7 +368,8 @@ def test_a_stopped_target_is_read_and_stays_stopped(
     os.kill(target.pid, signal.SIGSTOP)
     await_state(target.pid, "T")
     out, err, code = run("stacks", target.pid, "--mode", "wall", "-n", 5, *more)
-    # After each stop of ours a thread is awake for a moment, to stop again.
+    # After each stop by this test, a thread is awake for a moment, until it stops
+    # again.
     stacks = folded(out.replace("[running]", "[sleeping]"))
     assert stacks.pop("[sleeping];(running, not sampled)", 0) < 10_000_000
     assert (set(stacks), code) == ({f"[sleeping];{FIRST}"}, 0), err
@@ -416,7 +419,7 @@ main()
 
 
 def run_as_nobody(*words: object) -> tuple[str, str, int]:
-    """``rbtrace-py`` without rights, its modules read while it had them."""
+    """Run ``rbtrace-py`` without rights, after its modules were read with rights."""
     done = subprocess.run(
         [sys.executable, "-c", UNPRIVILEGED, *map(str, words)],
         capture_output=True,
@@ -481,7 +484,7 @@ def test_who_may_not_use_bpf_reads_memory(root: None) -> None:
 
 @pytest.fixture
 def enclosed(root: None) -> Iterator[Target]:
-    """A Ruby in pid and mount namespaces of its own."""
+    """A Ruby in its own pid and mount namespaces."""
     words = ["unshare", "--pid", "--mount-proc", "--fork", "ruby", STATES, "0"]
     target = Target(*words)
     yield target
@@ -496,7 +499,7 @@ def test_a_pid_namespace(enclosed: Target) -> None:
     out, err, code = run("stacks", pid, "--mode", "wall", "--threads", "-n", 30)
     assert code == 0, err
     assert samples(err) == 30
-    # A thread that sleeps may run for a moment.
+    # A sleeping thread may run for a moment.
     stacks = folded(out)
     weights = [n for stack, n in stacks.items() if "(running, not" not in stack]
     assert weights == [pytest.approx(max(weights), abs=10_000_000)] * 3
@@ -522,7 +525,7 @@ def test_another_root(name: str, root: None) -> None:
         slept = [w for s, w in stacks.items() if s.endswith(nap)]
         burnt = [w for s, w in stacks.items() if f"Work.burn {STATES}:{burns}" in s]
         assert samples(err) == 40
-        # The kernel has not counted the last run time of a running thread yet.
+        # The kernel has not counted the latest run time of a running thread yet.
         assert slept == [pytest.approx(sum(burnt), abs=20_000_000)]
         assert stacks.total() == pytest.approx(4 * slept[0], abs=20_000_000)
         assert sum(burnt) >= 0.95 * 9 / 99 * 1e9
@@ -551,7 +554,7 @@ end
 
 
 def test_threads_that_come_and_go(root: None, trace: TRACE) -> None:
-    """One that ended may leave its kernel thread to the next one."""
+    """A thread may inherit the kernel thread of a thread that ended."""
     target = Target("ruby", "-e", MAKING)
     try:
         words = ["--mode", "wall", "--threads", "-i", "0.1"]

@@ -1,4 +1,4 @@
-"""``dump`` says what threads wait for: hangs on purpose, beside a thread that lives."""
+"""``dump`` names what threads wait for: deliberate hangs, beside a live thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SINCE_3_0 = [one for one in EVERY if "2.7" not in str(one)]
 
 
 class Stuck(Target):
-    """stuck.rb; the pid is what it says, as a script may start it."""
+    """stuck.rb in a Ruby. It reports its pid itself, as a script may start it."""
 
     def __init__(
         self, ruby: list[str], *hangs: str, source: str = "stacks/stuck.rb"
@@ -53,14 +53,14 @@ class Stuck(Target):
         return int(self.ready.split()[1])
 
     def await_rest(self) -> None:
-        """Wait until none of its threads wants a CPU: Ruby says that one sleeps a
-        moment before it does."""
+        """Wait until none of its threads needs a CPU. Ruby reports a sleep shortly
+        before the thread sleeps."""
         assert comes_true(lambda: "R" not in task_states(self.pid))
 
 
 @dataclass
 class Dumped:
-    """A dump as JSON: its threads by name."""
+    """A dump as JSON, with its threads by name."""
 
     process: Any
     threads: dict[str, Any]
@@ -72,7 +72,8 @@ class Dumped:
         return str(self.wait(name)["holder"]["name"])
 
     def descriptor(self, name: str) -> tuple[str, str]:
-        """What is awaited of the one descriptor that a thread waits for; what it is."""
+        """Return the action and the target of the only descriptor that a thread
+        awaits."""
         assert self.wait(name)["kind"] == "io", self.wait(name)
         (one,) = self.wait(name)["descriptors"]
         return one["action"], one["target"]
@@ -133,7 +134,7 @@ def test_each_hang_is_named(stuck: Stuck, root: None) -> None:
     ):
         assert found.wait(name)["kind"] == "mutex"
         assert found.holder(name) == other
-    if found.process["ruby_version"] < "3.2":  # later there is a Mutex
+    if found.process["ruby_version"] < "3.2":  # later versions have a Mutex
         wait = found.wait("autoloads a")
         assert (wait["call"], wait["path"]) == ("Module#autoload", "Loaded")
     check_queues(found)
@@ -260,7 +261,7 @@ def test_with_a_pause_it_is_the_same(stuck: Stuck, root: None) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_gvl_that_is_held(name: str, root: None) -> None:
-    """Those that slept are in its queue, whatever their status says."""
+    """Threads that slept are in its queue, whatever their status is."""
     target = Stuck(words(name), "gvl")
     try:
         assert comes_true(lambda: has_system_call(target.pid, 34))
@@ -287,8 +288,8 @@ def wait_of(taken: Dump, name: str) -> WaitKind | None:
 def let_running_be(pid: int, name: str) -> None:
     """Make that thread its ractor's running one.
 
-    As Ruby itself leaves it to a new thread that is not interrupted before it calls
-    what keeps the GVL; here the program stays in pause(2).
+    Ruby itself leaves it so for a new thread that is not interrupted before it calls
+    code that keeps the GVL. Here, the program stays in pause(2).
     """
     with Process(pid) as process:
         _, _, vm = open_vm(process, None, None)
@@ -313,7 +314,8 @@ def test_an_exit_that_a_thread_keeps_up(name: str, root: None) -> None:
     target = Stuck(words(name), "exiting")
     try:
         assert comes_true(lambda: has_kind(target.pid, "main", "exit"), pause=0.1)
-        # The others are killed, and are there until they have the GVL once more.
+        # The other threads are killed, but exist until each of them gets the GVL once
+        # more.
         names = {"main", "exiting"}
         assert comes_true(lambda: dumped(target.pid).threads.keys() == names, pause=0.1)
         found = dumped(target.pid)
@@ -346,7 +348,7 @@ def test_a_ractor_that_gets_no_message(name: str, root: None) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_name_server_that_is_silent(name: str, root: None) -> None:
-    """The thread itself asks it, or from 3.3 on a native one for it."""
+    """The thread queries it itself. From Ruby 3.3 on, a native thread does so."""
     target = Stuck(words(name), "lookup")
     try:
         assert comes_true(lambda: name_servers(target.pid) != [], pause=0.1)
@@ -359,10 +361,11 @@ def test_a_name_server_that_is_silent(name: str, root: None) -> None:
 
 
 def name_servers(pid: int) -> list[tuple[str, str]]:
-    """What a thread waits for of UDP sockets, itself or by native threads."""
+    """Return the UDP sockets that a thread awaits, directly or through native
+    threads."""
     wait = dumped(pid).wait("lookup")
     if wait is None:
-        return []  # it has not come so far: it runs
+        return []  # the thread still runs
     every = [*(wait["descriptors"] or ()), *(wait["native"] or ())]
     every = [one for one in every if one["target"].startswith("udp")]
     return [(one["action"], one["target"]) for one in every]
@@ -404,12 +407,12 @@ def test_a_lock_of_a_suspended_fiber(name: str, root: None) -> None:
     assert [one["suspended"] for one in holders] == [True] * 2
     (fiber,) = found.threads["fibers a"]["fibers"]
     assert holders[1]["fiber"] == fiber["address"]
-    # Without --fibers it is not looked for where the Mutex has its number alone.
+    # Without --fibers, it is not searched for if the Mutex has only its number.
     assert holders[0]["fiber"] in (None, fiber["address"])
 
 
 def test_a_child_in_another_pid_namespace(root: None) -> None:
-    """The VM has the child's number there, which is another process's here."""
+    """The VM has the child's inner number, which belongs to another process outside."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     target = Stuck([*unshare, "ruby"], "child")
     try:
@@ -425,7 +428,7 @@ def test_a_child_in_another_pid_namespace(root: None) -> None:
 
 
 def test_no_deadlock_is_named_where_there_is_none(root: None) -> None:
-    """One in three dumps named one, before it was asked whether its threads ran."""
+    """A third of the dumps named a deadlock before the threads' states were checked."""
     target = Stuck(["ruby"], source="stacks/locking.rb")
     try:
         with Process(target.pid) as process:
@@ -446,7 +449,7 @@ def test_no_deadlock_is_named_where_there_is_none(root: None) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_locals(name: str, root: None) -> None:
-    """No method of the program is called: its inspect would end it."""
+    """No method of the program is called: its inspect would end the program."""
     target = Stuck(words(name), source="stacks/locals.rb")
     try:
         found = dumped(target.pid, "--locals")
@@ -464,7 +467,7 @@ def test_locals(name: str, root: None) -> None:
     take = next(
         place for place, one in enumerate(frames) if one["name"] == "Order.take"
     )
-    assert values[take - 1] == []  # Array#each, of Ruby itself
+    assert values[take - 1] == []  # Array#each, which Ruby implements in Ruby
     assert values[take][:4] == [
         ("count", "42"),
         ("rest", '["more"]'),
@@ -486,7 +489,8 @@ def test_locals(name: str, root: None) -> None:
 @pytest.mark.rubies
 @pytest.mark.parametrize("build", JITTED, ids=str)
 def test_locals_that_a_jit_keeps(build: Build, root: None) -> None:
-    """A JIT has the newest frame's locals in registers; the VM stack has old values."""
+    """The JIT keeps the newest frame's locals in registers. The VM stack is
+    outdated."""
     with running(build, "stacks/spinning.rb") as target:
 
         def frames() -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""``top`` on a terminal and without one, on a program with known shares."""
+"""``top`` with and without a terminal, on a program with known shares."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def target(start):
 
 
 def screens(said: str) -> list[list[str]]:
-    """Each screen that was drawn, without colours."""
+    """Return each drawn screen, without colors."""
     plain = re.sub(r"\x1b\[[\d;]*m|\x1b\[K|\x1b\[J", "", said.partition(LEAVE)[0])
     return [part.replace("\r", "").split("\n") for part in plain.split("\x1b[H")[1:]]
 
 
 def totals(lines: list[str]) -> dict[str, float]:
-    """Name and total% of rows of methods of the last seconds."""
+    """Return the names and total% of the method rows for the last seconds."""
     rows = [re.match(r" *[\d.<]+ +([\d.]+) .*?#(\w+)", line) for line in lines]
     return {row[2]: float(row[1]) for row in rows if row}
 
 
 def shares(lines: list[str]) -> dict[str, float]:
-    """The same of the methods of SHARES, as parts of the CPU that the program got."""
+    """Return the totals of the methods in SHARES, as parts of the program's CPU."""
     found = totals(lines)
     whole = sum(found[name] for name in SHARES)
     assert whole >= 0.95 * max(found.values())  # of `loop`, which calls them all
@@ -43,13 +43,13 @@ def shares(lines: list[str]) -> dict[str, float]:
 
 
 def samples(lines: list[str]) -> int:
-    """That these were made of."""
+    """Return the number of samples of these screens."""
     found = re.findall(r"(?<!\S)([\d,]+) samples", "\n".join(lines))
     return int(found[0].replace(",", ""))
 
 
 def left(said: str) -> str:
-    """Return what stands below what the screen was on; it was left once, and wholly."""
+    """Return the output after the screen was left, which must happen exactly once."""
     assert said.count(ENTER) == said.count(LEAVE) == 1
     assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1
     return said.partition(LEAVE)[2]
@@ -104,7 +104,7 @@ def test_keys(target, terminal):
 
 
 def test_the_terminal_is_given_back(target, terminal):
-    """Ctrl-C, SIGTERM, and the end of the target."""
+    """It ends by Ctrl-C, by SIGTERM, and with the target."""
     ends = [
         lambda seen: seen.type("\x03"),
         lambda seen: seen.process.send_signal(signal.SIGTERM),
@@ -148,7 +148,7 @@ def test_a_resize_draws_anew(target, terminal):
 
 
 def test_ctrl_z_gives_the_terminal_back_until_it_goes_on(target, terminal):
-    """No shell is there to continue it, so the kernel does not let it stop."""
+    """No shell is there to continue it, so the kernel does not stop it."""
     seen = terminal("top", target.pid, "-i", "0.2")
     before = modes(seen)
     seen.read_until("burner")

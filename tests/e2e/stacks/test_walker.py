@@ -1,4 +1,4 @@
-"""The walker against what Ruby itself says of its stacks, on every Ruby there is."""
+"""The walker's stacks, compared with Ruby's own, on every installed Ruby."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from rbtrace_py.rubyvm.vm import RubyVM, Walked
 from recorded_memory import RecordingMemory, ReplayMemory
 
 UNNAMED = re.compile(r"#<.+>[#.]")
-"""What stands before a method whose class has no name of its own: Ruby shows none."""
+"""Prefix of a method whose class has no name. Ruby shows none."""
 NEWEST = "4.0.5-shared"
-"""The newest Ruby, of ruby_builds.py."""
+"""The newest Ruby of ruby_builds.py."""
 
 
 class Zoo:
-    """The parked threads of stack_zoo.rb: Ruby's own view, and the walker's."""
+    """The parked threads of stack_zoo.rb, as seen by Ruby and by the walker."""
 
     def __init__(self, process: rubies.Running) -> None:
         self.process = process
@@ -60,10 +60,11 @@ def zoo(request: pytest.FixtureRequest) -> Iterator[Zoo]:
 
 
 def seen(walked: Walked) -> list[list[Any]]:
-    """Path, line, label of each frame, the newest first, as Ruby says it.
+    """Return the path, line, and label of each frame as Ruby reports them, newest
+    first.
 
-    Where a C function has no caller, as at the root of an Enumerator's fiber, Ruby
-    has no path and line 0; ours are empty and unknown.
+    For a C function without a caller, as at the root of an Enumerator's fiber, Ruby
+    reports no path and line 0. Our path is empty and our line is unknown.
     """
     return [
         [frame.path or None, frame.line if frame.path else 0, frame.label]
@@ -101,7 +102,7 @@ def test_states_and_fibers(zoo: Zoo) -> None:
 
 
 def test_names_are_labels_where_ruby_qualifies_them(zoo: Zoo) -> None:
-    """3.4's labels have the class; ours too where it has no name of its own."""
+    """Labels of Ruby 3.4 contain the class. Ours do even if the class has no name."""
     if not zoo.has_qualified_labels:
         return
     frames = [frame for name in zoo.names for frame in zoo.walk(name).stack.frames]
@@ -121,7 +122,7 @@ def test_names_are_those_of_the_methods_owner(zoo: Zoo) -> None:
     found: dict[str, set[str]] = {}
     for name in zoo.names:
         if name in ("enumerator", "inherited"):
-            continue  # methods of these names that are others'
+            continue  # other classes' methods of these names
         for frame in zoo.walk(name).stack.frames:
             method = re.sub(r".*(?:[#.]| in )", "", frame.label)
             if method in owners:
@@ -133,7 +134,8 @@ def test_names_are_those_of_the_methods_owner(zoo: Zoo) -> None:
 
 
 def own_name(frame: Frame) -> str:
-    """``Animal#blocks`` of ``block (2 levels) in Animal#blocks``."""
+    """Return the name alone, as ``Animal#blocks`` of ``block (2 levels) in
+    Animal#blocks``."""
     return frame.name.rpartition(" in ")[2]
 
 
@@ -153,7 +155,8 @@ def test_a_method_is_named_by_who_defined_it(zoo: Zoo) -> None:
 
 
 def test_kinds(zoo: Zoo) -> None:
-    """From 3.3 on Queue#pop is Ruby, in what 3.3 calls <internal:thread_sync>."""
+    """From Ruby 3.3 on, Queue#pop is a Ruby method. Ruby 3.3 places it in
+    <internal:thread_sync>."""
     frames = zoo.walk("c functions").stack.frames[:-1]
     kinds = {frame.name: frame.kind for frame in frames}
     assert kinds.pop("Enumerable#sort_by", FrameKind.C) is FrameKind.C
@@ -171,7 +174,7 @@ def test_threads_have_the_kernels_ids(zoo: Zoo) -> None:
 
 
 def test_threads_ids_are_those_ruby_knows(zoo: Zoo) -> None:
-    """Thread#native_thread_id is there from 3.1 on."""
+    """Thread#native_thread_id exists from Ruby 3.1 on."""
     found = [zoo.threads[name].tid for name in zoo.names]
     known = [tid for tid in zoo.truth["tids"] if tid is not None]
     assert known in (found, [])
@@ -201,13 +204,13 @@ def test_what_is_kept_is_still_right_after_it_was_checked(zoo: Zoo) -> None:
 @pytest.mark.parametrize("way", ["require", "replaced", "const_added"])
 @ruby_builds.each_build
 def test_what_a_constant_calls_is_clean(build: ruby_builds.Build, way: str) -> None:
-    """It runs, and is stopped: nothing but the instruction tells that it is so."""
+    """It runs and is stopped. Only the instruction shows that the stack is clean."""
     with ruby_builds.running(build, "stacks/autoloading.rb", way) as process:
         if process.ready == "ready without":
             return
         vm = process.vm()
         end = time.monotonic() + 60
-        while True:  # it may be stopped within a call, still of `puts`
+        while True:  # it may be stopped within a call that still belongs to `puts`
             os.kill(process.pid, signal.SIGSTOP)
             walked = vm.sample(vm.threads()[0])
             if walked and not walked.flags and walked.state is ThreadState.RUNNING:
@@ -221,13 +224,14 @@ def test_what_a_constant_calls_is_clean(build: ruby_builds.Build, way: str) -> N
 
 @pytest.mark.parametrize("name", rubies.EACH)
 def test_what_moves_upon_several_doubted_frames_is_clean(name: str) -> None:
-    """Nothing names ``Warning.warn`` where a constant is set; ``spin`` moves on."""
+    """No instruction names ``Warning.warn`` where a constant is set, and ``spin`` moves
+    on."""
     with rubies.running(name, "stacks/autoloading.rb", "warn") as process:
         vm = process.vm()
         thread = vm.threads()[0]
         end = time.monotonic() + 60
         names = [""]
-        while names[-1] != "Object#spin":  # first it may still be within `puts`
+        while names[-1] != "Object#spin":  # at first, it may still be within `puts`
             assert time.monotonic() < end, (names, vm.counts)
             walked = vm.sample(thread)
             if walked and not walked.flags:
@@ -236,7 +240,7 @@ def test_what_moves_upon_several_doubted_frames_is_clean(name: str) -> None:
 
 
 class CountingMemory(ProcessMemory):
-    """Counts how often something was gathered."""
+    """A memory that counts its gathers."""
 
     gathers = 0
 
@@ -247,14 +251,14 @@ class CountingMemory(ProcessMemory):
 
 @pytest.mark.parametrize("name", rubies.EACH)
 def test_a_switch_to_a_fiber_that_has_not_begun_is_flagged(name: str) -> None:
-    """A thread that runs has then a stack without any frame of Ruby code."""
+    """A running thread then has a stack without any frame of Ruby code."""
     with rubies.running(name, "stacks/stack_tags.rb", str(tags.LEVELS)) as process:
         counting = CountingMemory(process.pid)
         vm = process.vm(counting)
         offsets, u64 = vm.layout.offsets, vm.values.u64
         thread = vm.threads()[0]
         while (walked := vm.sample(thread)) and walked.state is ThreadState.SLEEPING:
-            pass  # it writes that it is ready
+            pass  # it reports that it is ready
         with Process(process.pid) as target, paused(target):
             assert offsets.th_ec is not None
             ec = u64(thread.address + offsets.th_ec)
@@ -280,7 +284,7 @@ def test_a_switch_to_a_fiber_that_has_not_begun_is_flagged(name: str) -> None:
 @pytest.mark.parametrize("place", ["innermost", "outermost"])
 @pytest.mark.parametrize("name", rubies.EACH)
 def test_a_sleeping_stack_not_understood_costs_little(name: str, place: str) -> None:
-    """One of its iseqs is made wrong in the target itself: of a type there is not."""
+    """One of its iseqs is corrupted in the target itself: its type does not exist."""
     with rubies.running(name, "stacks/stack_zoo.rb") as process:
         vm = process.vm()
         thread = next(one for one in vm.threads() if one.name == "blocks")
@@ -320,14 +324,15 @@ def spoil(process: rubies.Running, iseq: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", rubies.EACH)
 def test_no_stack_is_wrong_and_not_flagged(name: str) -> None:
-    """The target never rests, on another CPU; its frames tell what belongs together."""
+    """The target never rests, on another CPU. Its frames show which of them belong
+    together."""
     with rubies.running(name, "stacks/stack_tags.rb", str(tags.LEVELS)) as process:
         os.sched_setaffinity(process.pid, {0})
         vm = process.vm()
         thread = vm.threads()[0]
         wrong = []
-        # How many samples that takes depends on who else has the machine; bench says
-        # it of a quiet one.
+        # The necessary number of samples depends on the machine's load. The bench
+        # measures it on a quiet machine.
         while vm.counts.clean < times(50_000):
             walked = vm.sample(thread)
             if walked is not None and not walked.flags:
@@ -337,13 +342,13 @@ def test_no_stack_is_wrong_and_not_flagged(name: str) -> None:
 
 @pytest.mark.parametrize("name", rubies.EACH)
 def test_methods_of_collected_ones_at_the_same_places(name: str, root: None) -> None:
-    """No frame is called what was at the place of its method before."""
+    """No frame has the name of a method that was at the same address before."""
     with rubies.running(name, "stacks/alone.rb") as process:
         vm = process.vm()
         main = vm.threads()[0]
 
         def shown() -> tuple[str, str]:
-            """An object, and the name of its method's frame."""
+            """Return an object and the name of its method's frame."""
             target = process.target
             said = target.step("next")
             target.wait_until_it_reads()
