@@ -191,7 +191,7 @@ def test_mode_cpu_is_of_threads_on_a_cpu(busy: Target) -> None:
     assert (set(folded(out)), code) == ({BURNING}, 0)
     found = re.search(r"(\d+) samples", err)
     assert found
-    assert 200 <= int(found[1]) <= 280  # it looks some times a second
+    assert 200 <= int(found[1]) <= 280  # -n is checked a few times a second
 
 
 def test_nobody_on_a_cpu_is_no_stack(still: Target) -> None:
