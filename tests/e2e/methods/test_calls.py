@@ -1,4 +1,4 @@
-"""``calls``: known programs give exact trees, on each Ruby."""
+"""``calls``: known programs give exact call trees on each Ruby."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def masked(text: str) -> str:
 
 
 def shown(tracer: Tracer, target: Target, *steps: str) -> str:
-    """Return what calls prints of these steps, without times."""
+    """Return what calls prints for these steps, without times."""
     for step in steps:
         assert target.step(step).startswith("done")
     out, err, code = tracer.finish()
@@ -96,7 +96,7 @@ def shown(tracer: Tracer, target: Target, *steps: str) -> str:
 
 
 def calls_of(out: str) -> list[Any]:
-    """The lines of ``--json``, and the last one."""
+    """Return the calls of ``--json`` and its last line."""
     found = [json.loads(line) for line in out.splitlines()]
     assert found[-1]["schema"] == "rbtrace-py/calls-end"
     return found
@@ -104,7 +104,7 @@ def calls_of(out: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", EACH)
 def test_each_ruby(name: str, trace: Trace) -> None:
-    """Trees, ten threads, fibers and C methods, all exact."""
+    """Trees, ten threads, fibers, and C methods are all exact."""
     with rubies.running(name, "methods/calls.rb") as running:
         is_old = rubies.minor(name) < "3.2"
         _check_all(running.target, running.pid, trace, is_old)
@@ -126,7 +126,7 @@ def _check_all(target: Target, pid: int, trace: Trace, is_old: bool) -> None:
     found = sorted(_by_stack(events).values())
     assert found == sorted([*threads, fiber, fiber, main])
     end = events[-1]
-    # Up to 3.1, Plain#made is left out: define_method made it.
+    # Up to Ruby 3.1, Plain#made is left out, because define_method made it.
     assert end["lost"] == end["counters"]["left_out"] == is_old
     assert end["count"] == 65 + 4 + 3
 
@@ -190,7 +190,7 @@ def test_c_methods(target: Target, trace: Trace) -> None:
 
 
 def test_c_methods_alone(target: Target, trace: Trace) -> None:
-    """The notes no longer tell the user to add the option that is there."""
+    """The notes do not suggest the option that is already given."""
     words = ["-m", "String#upcase", "--c-calls", "--yes"]
     for command in ("calls", "count"):
         tracer = trace(command, target.pid, *words)
@@ -243,7 +243,7 @@ def test_slow_cpu(target: Target, trace: Trace) -> None:
 
 @pytest.mark.parametrize("name", EACH)
 def test_garbage_collection_in_a_slow_call(name: str, trace: Trace) -> None:
-    """A fast call in it collects, and is itself left out."""
+    """A fast call in it collects garbage and is itself left out."""
     with rubies.running(name, "methods/calls.rb") as running:
         tracer = trace("calls", running.pid, "--gc", "--slow", 800, "--json", "--yes")
         running.target.step("collect slowly")
@@ -259,7 +259,7 @@ def test_garbage_collection_in_a_slow_call(name: str, trace: Trace) -> None:
 
 
 def test_garbage_collection(target: Target, trace: Trace) -> None:
-    """Ruby may collect at other times, too, and the agent's own thread."""
+    """Ruby and the agent's own thread may also collect garbage at other times."""
     tracer = trace("calls", target.pid, "--gc", "-m", "Timed#collects", "--json")
     target.step("collect")
     events = calls_of(tracer.finish()[0])[:-1]
@@ -355,12 +355,13 @@ def test_several_on_one_output(start: Start, trace: Trace) -> None:
 
 
 def test_what_is_lost_is_shown_where_it_was(target: Target, trace: Trace) -> None:
-    """400,000 events while nobody reads."""
+    """The target makes 400,000 events while no tracer reads."""
     tracer = trace("calls", target.pid, "--no-duration", "--buffer", 1024)
     tracer.process.send_signal(signal.SIGSTOP)
     target.step("burst")
     tracer.process.send_signal(signal.SIGCONT)
-    # Three records tell of the stack, and one too few is left for another call.
+    # Three records describe the stack, and the last free record is too little for a
+    # call.
     kept = 1024 - 3 - 1
     assert tracer.process.stdout
     lines = [tracer.process.stdout.readline() for _ in range(kept // 2)]
@@ -375,7 +376,8 @@ def test_what_is_lost_is_shown_where_it_was(target: Target, trace: Trace) -> Non
 
 
 def test_a_terminal_gets_what_can_be_read(target: Target) -> None:
-    """Most of 200,000 calls are left out; a pipe gets all, as the other tests see."""
+    """Most of 200,000 calls are left out. A pipe gets all calls, as the other tests
+    show."""
     seen = Terminal("calls", target.pid, "-m", "Tiny#", "--buffer", 1 << 20)
     seen.read_until("waiting for calls")
     target.step("burst")
@@ -418,7 +420,7 @@ def test_a_target_that_ends(target: Target, trace: Trace) -> None:
 
 
 def first_line(tracer: Tracer) -> str:
-    """Return the first line it printed: from then on it knows the method's name."""
+    """Return the first printed line. Afterwards, the method's name is known."""
     assert tracer.process.stdout
     return masked(tracer.process.stdout.readline())
 
@@ -510,7 +512,7 @@ def test_children_join(target: Target, trace: Trace) -> None:
 def test_children_without_an_agent_are_counted(
     command: str, target: Target, trace: Trace, tmp_path: Path
 ) -> None:
-    """Those that came before are said at once, too."""
+    """Children that existed before are also reported at once."""
     words = ["--calls", "-o", str(tmp_path / "out")] if command == "stacks" else []
     _, child = target.step("child").split()
     tracer = trace(command, target.pid, *words, "--subprocesses", "-m", "Tiny#")
@@ -575,7 +577,7 @@ def test_a_method_that_is_never_called(target: Target) -> None:
 
 
 def test_children_that_are_not_followed(target: Target, trace: Trace) -> None:
-    """They may be where the calls are."""
+    """The calls may be in the children."""
     target.step("child")
     tracer = trace("calls", target.pid, "-m", "Tiny#none")
     _, err, _ = tracer.finish()
@@ -583,7 +585,7 @@ def test_children_that_are_not_followed(target: Target, trace: Trace) -> None:
 
 
 def blocked_in_write(pid: int) -> None:
-    """Wait until it waits for who reads its output, and has handled its signals."""
+    """Wait until it waits for its reader and has handled its signals."""
 
     def is_so() -> bool:
         status = parse_status(Path(f"/proc/{pid}/status").read_bytes())
@@ -597,7 +599,7 @@ def blocked_in_write(pid: int) -> None:
 def test_a_second_ctrl_c_drops_what_is_not_written(
     root: None, target: Target, trace: Trace
 ) -> None:
-    """Nobody reads what it writes, so it cannot end by itself."""
+    """No process reads its output, so it cannot end by itself."""
     tracer = trace("calls", target.pid, "-m", "Tiny#", "--buffer", 1 << 19)
     target.step("burst")
     for _ in range(2):
@@ -608,7 +610,7 @@ def test_a_second_ctrl_c_drops_what_is_not_written(
     report = err[re.search(r"^[\d,]+ calls$", err, re.MULTILINE).start() :]
     numbers = [int(found.replace(",", "")) for found in re.findall(r"\d[\d,]*", report)]
     shown, lost = numbers[:2]
-    # One may be written and not yet counted when the signal comes.
+    # One call may be written but not yet counted when the signal arrives.
     assert out.count("Tiny#call <") - shown in (0, 1)
     assert 0 < lost <= 400_006 - 2 * shown
     assert "events were lost" in err
@@ -622,7 +624,7 @@ def test_what_is_dropped_is_lost(told: int, target: Target) -> None:
         session.start()
         target.step("burst")
         waiting = session.waiting()
-        # Three say whose they are, and three more each thread of the agent's.
+        # Three records name the thread, and each thread of the agent adds three.
         assert waiting in (400_003, 400_006, 400_009)
         if told:
             with closing(session.drain()) as finishing:
@@ -654,7 +656,7 @@ def test_words_that_make_no_sense(words: list[str], text: str, target: Target) -
 
 
 def test_a_terminal_is_asked(target: Target) -> None:
-    """A no leaves all as it was; a yes arms."""
+    """With no, nothing changes. With yes, the methods are armed."""
     words = ["calls", str(target.pid), "--c-calls", "-m", "Tiny#", "-d", "1ms"]
     for answer, code in (("n\n", 1), ("y\n", 0)):
         master, slave = pty.openpty()

@@ -1,4 +1,4 @@
-"""``calls`` of a target that has ended: what is left of it, and who has seen enough."""
+"""``calls`` of a target that has ended: the remaining events, and early stops."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ READ = 150_000
 AHEAD = 10_000
 """More lines than a pipe and the buffers before it hold."""
 LATE = 2 * calls._EVENTS_BETWEEN
-"""Events after which the hook is out."""
+"""Number of events after which the hook is removed."""
 SECONDS = 0.01
 
 
 def test_one_signal_is_enough(
     start: Callable[..., Target], trace: Callable[..., Tracer]
 ) -> None:
-    """It waits for its reader, and is told to end after its target has."""
+    """The tracer waits for its reader and gets the signal after its target has
+    ended."""
     target = start("methods/calls.rb")
     tracer = trace("calls", target.pid, "-m", "Tiny#call", "--buffer", 1 << 20)
     assert target.step("burst") == "done"
@@ -77,7 +78,7 @@ class Slow:
 def test_a_duration_ends_before_its_calls_are_written(
     start: Callable[..., Target], root: None
 ) -> None:
-    """Calls that the program makes while calls are written are not measured."""
+    """Calls that the program makes during the writing are not measured."""
     target = start("methods/calls.rb")
     options = CallsOptions(select=selectors_of(["Tiny#call"], ()), ring_records=1 << 20)
     targets = Targets.from_pids([target.pid])

@@ -1,4 +1,5 @@
-"""``calls`` beside Debian's rbtrace: the same program, calls, nesting and form."""
+"""``calls`` compared with Debian's rbtrace: same program, calls, nesting, and
+format."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ loop do
   puts "done"
 end
 """
-"""The article's loop, a turn for each line of input instead of a second."""
+"""The article's loop, with one turn per line of input instead of per second."""
 OURS = ["--c-calls", "--yes", "--rbtrace-times"]
 WORDS = ["-m", "digest", "random_bytes", "gen_random_urandom", "reset", "finish"]
 
@@ -53,7 +54,7 @@ def program(tmp_path: Path) -> str:
 
 @pytest.fixture
 def rbtrace(program: str) -> Iterator[str]:
-    """Return what rbtrace prints of a turn of the program, without times."""
+    """Return what rbtrace prints for a turn of the program, without times."""
     check = ["ruby", "-rrbtrace", "-e", "0"]
     if (
         os.geteuid() != 0
@@ -76,7 +77,8 @@ def rbtrace(program: str) -> Iterator[str]:
 
 
 def _settled(target: Target, tracer: subprocess.Popen[bytes]) -> str:
-    """It does not say when it has added its methods: a turn is as the one before."""
+    """Wait until two turns are alike. rbtrace does not report when it has hooked its
+    methods."""
     assert tracer.stdout
     assert tracer.stderr
     said = b""

@@ -1,4 +1,4 @@
-"""``calls --record``, and what ``report`` makes of it."""
+"""``calls --record`` and the reports of its recordings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def recording(start: Callable[..., Target], trace: Trace, tmp_path: Path) -> Pat
     """A recording of the steps ``trees`` and ``fibers``."""
     path = tmp_path / "shop.rbrec"
     target = start("methods/calls.rb")
-    tracer = trace("calls", target.pid, "-o", path)  # a recording, by its name
+    tracer = trace("calls", target.pid, "-o", path)  # the suffix makes it a recording
     target.step("trees")
     target.step("fibers")
     out, err, code = tracer.finish()
@@ -42,7 +42,7 @@ def recording(start: Callable[..., Target], trace: Trace, tmp_path: Path) -> Pat
 
 
 def test_reports(recording: Path) -> None:
-    """Each format, of one recording."""
+    """Each format of one recording."""
     out, err, code = run("report", recording, "--threads")
     tree = TREES.splitlines()
     assert (masked(out).splitlines()[1 : len(tree) + 1], err, code) == (tree, "", 0)
@@ -52,7 +52,7 @@ def test_reports(recording: Path) -> None:
     assert "Object#trees;Plain#factorial;Plain#factorial;Plain#factorial" in names
     out, _, _ = run("report", recording, "--format", "summary")
     assert "32 calls" in out
-    # Relative to the folder that the target was started in: this one.
+    # The path is relative to the target's working directory, which is this one.
     path = (TARGETS / "methods/calls.rb").relative_to(Path.cwd())
     assert f"  Plain#factorial {path}\n" in out
     for name, extension in (
@@ -77,14 +77,14 @@ LINE = re.compile(r" *(?:\d+ )? *(\S+) <([\d.]+) cpu ([\d.]+)>")
 
 
 BURNT = 0.375
-"""Seconds on a CPU, at least, of a call that burns 0.4 by its thread's own clock.
-
-That begins some µs before the switch is told, and there are hundreds on a busy machine.
+"""Minimum seconds on a CPU of a call that burns 0.4 s by its thread's own clock. The
+call begins some µs before the switch is reported, and a busy machine has hundreds of
+switches.
 """
 
 
 def cpu_of(path: Path) -> list[tuple[str, float, float]]:
-    """Methods, how long each call took, and how long it was on a CPU."""
+    """Return each call's method, its duration, and its time on a CPU, in seconds."""
     out, err, code = run("report", path, "--cpu", "--rbtrace-times")
     assert (err, code) == ("", 0)
     found = map(LINE.fullmatch, out.splitlines())
@@ -92,7 +92,7 @@ def cpu_of(path: Path) -> list[tuple[str, float, float]]:
 
 
 def spans_of(path: Path) -> dict[int, list[tuple[str, float, float]]]:
-    """By thread: what it was, from when to when in seconds; whole to the end."""
+    """Return by thread each CPU span's name, start, and end in seconds."""
     out, err, code = run("report", path, "--format", "chrome", "-o", "-")
     assert (err, code) == ("", 0)
     events = json.loads(out)["traceEvents"]
@@ -109,7 +109,7 @@ def spans_of(path: Path) -> dict[int, list[tuple[str, float, float]]]:
 def test_on_and_off_cpu(
     start: Callable[..., Target], trace: Trace, tmp_path: Path
 ) -> None:
-    """Sleeping is off, burning is on, and of two that burn one waits for the other."""
+    """Sleeping is off-CPU, burning is on-CPU, and of two busy threads, one waits."""
     path = tmp_path / "shop.rbrec"
     target = start("methods/calls.rb")
     words = ("-m", "Timed#waits", "Timed#burns", "--record", path)
@@ -142,7 +142,7 @@ def test_on_and_off_cpu(
     both = sum(
         max(0.0, min(a[2], b[2]) - max(a[1], b[1])) for a in first for b in second
     )
-    # the GVL lets one of them run; handing it over takes a moment.
+    # The GVL lets only one of them run, but handing it over takes a moment.
     assert both < 0.2
 
 
@@ -172,7 +172,8 @@ os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
 
 @pytest.mark.parametrize("is_asked", [True, False])
 def test_where_it_is_not_known(root: None, is_asked: bool, tmp_path: Path) -> None:
-    """Without rights it is said, and calls are recorded as ever; so if left out."""
+    """Without rights, or if it is left out, this is reported, and calls are
+    recorded."""
     path = tmp_path / "shop.rbrec"
     code = "sleep 0.001 until Tracepoint::Agent.armed_by; def called; end; called"
     ruby = ["ruby", f"-I{LIB}", "-rtracepoint/agent", "-e", code]
@@ -198,7 +199,7 @@ def test_where_it_is_not_known(root: None, is_asked: bool, tmp_path: Path) -> No
 def test_a_call_that_was_seen_to_begin_is_seen_to_return(
     words: list[str], start: Callable[..., Target], trace: Trace, tmp_path: Path
 ) -> None:
-    """12,000 calls in towers of six; only some have room while nobody reads."""
+    """The target makes 12,000 calls, six deep. Only some fit while no tracer reads."""
     path = tmp_path / "shop.rbrec"
     target = start("methods/calls.rb")
     options = ("-m", "Plain.tower", "--buffer", "1024", "--no-cpu", *words)
@@ -228,7 +229,7 @@ def number_of_last(folder: Path) -> int:
 def test_a_flight_recorder(
     start: Callable[..., Target], trace: Trace, tmp_path: Path
 ) -> None:
-    """A folder of what is slow; it can be read meanwhile, and after a kill."""
+    """The folder of slow calls can be read during the recording and after a kill."""
     folder = tmp_path / "slow"
     target = start("methods/calls.rb")
     words = ("--slow", "0.000001", "--keep", "1h", "--max-size", "2MB", "--no-cpu")
@@ -253,7 +254,7 @@ def test_a_flight_recorder(
 def test_a_flight_recorder_whose_disk_is_full(
     start: Callable[..., Target], trace: Trace, small_disk: Path
 ) -> None:
-    """Its end and the report say what was deleted, and since when it is complete."""
+    """The summary and the report name the deletions and the start of complete data."""
     folder = small_disk / "slow"
     target = start("methods/calls.rb")
     words = ("--slow", "0.000001", "--keep", "1h", "--max-size", "512KB", "--no-cpu")
@@ -309,7 +310,7 @@ def test_folders_that_make_no_sense(
 def test_only_so_many_calls(
     start: Callable[..., Target], trace: Trace, tmp_path: Path
 ) -> None:
-    """More may have come by the time that the hook is taken out."""
+    """More calls may arrive before the hook is removed."""
     path = tmp_path / "shop.rbrec"
     target = start("methods/calls.rb")
     tracer = trace("calls", target.pid, "--record", path, "--count", "20")
@@ -353,7 +354,7 @@ def test_it_is_whole_when_the_tracer_is_killed(
 def test_a_full_disk(
     start: Callable[..., Target], trace: Trace, small_disk: Path
 ) -> None:
-    """The command fails; its recording says that it lacks its end."""
+    """The command fails, and its recording is reported as incomplete."""
     path = small_disk / "a.rbrec"
     target = start("methods/calls.rb")
     tracer = trace("calls", target.pid, "-m", "Plain.", "--no-cpu", "--record", path)

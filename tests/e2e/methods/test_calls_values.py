@@ -1,4 +1,4 @@
-"""``calls`` with expressions: what methods were called with, on real programs."""
+"""``calls`` with expressions: the arguments of calls in real programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ String#multiply_vowels(self="hello", self.length=5, num=3)
 String#multiply_vowels <>
 
 """
-"""As rbtrace's manual shows it."""
+"""As in rbtrace's manual."""
 ASKED = [
     "String#gsub(self, @test)",
     "String#*(self, __source__)",
@@ -42,7 +42,7 @@ def target(start: Start) -> Target:
 
 
 def shown(tracer: Tracer, target: Target, step: str) -> str:
-    """Return what calls prints of a step, without times."""
+    """Return what calls prints for a step, without times."""
     assert target.step(step).startswith("done")
     out, err, code = tracer.finish()
     assert code == 0, err
@@ -57,7 +57,7 @@ def test_as_rbtrace_shows_them(name: str, trace: Trace) -> None:
 
 
 def test_rbtraces_own_words(target: Target, trace: Trace) -> None:
-    """And times as it writes them: in seconds, for whoever reads them by a script."""
+    """Times are in seconds, as rbtrace prints them for scripts."""
     tracer = trace("rbtrace", "-p", target.pid, "-m", *ASKED, "--c-calls", "--yes")
     out = shown(tracer, target, "vowels")
     assert re.sub(r"<\d+\.\d{6}>", "<>", out) == VOWELS
@@ -103,7 +103,7 @@ def test_a_recording(target: Target, trace: Trace, tmp_path: Path) -> None:
 
 
 def test_what_is_refused(target: Target, tmp_path: Path) -> None:
-    """Before anything is hooked; no Ruby, or where values are not shown."""
+    """They are refused before anything is hooked: no Ruby, or values are not shown."""
     out, err, code = run("calls", target.pid, "-m", "add(1 +)")
     assert (out, code) == ("", 1)
     assert 'the expression "1 +" is not valid Ruby' in " ".join(err.split())
@@ -122,7 +122,7 @@ def test_what_is_refused(target: Target, tmp_path: Path) -> None:
 def test_the_tracer_ends_within_an_evaluation(
     how: signal.Signals, target: Target, trace: Trace
 ) -> None:
-    """The program goes on, and gives the right answer."""
+    """The program continues and gives the right answer."""
     ends = f"Process.kill({int(how)}, Tracepoint::Agent.armed_by.peer_pid); loop {{}}"
     tracer = trace("calls", target.pid, "-m", f"Order.find({ends})")
     assert target.step("stuck") == "done right"

@@ -36,7 +36,7 @@ $stdin.gets
 
 
 class Family:
-    """A parent, and its child, which has an agent after ``load``."""
+    """A parent and its child, which has an agent after ``load``."""
 
     def __init__(self, start: Start, folder: Path, kind: str) -> None:
         script, self._fifo = folder / "family.rb", folder / "fifo"
@@ -60,7 +60,7 @@ def family(start: Start, tmp_path: Path) -> Iterator[Family]:
 
 @pytest.fixture
 def bare_family(start: Start, tmp_path: Path) -> Iterator[Family]:
-    """The parent has no agent."""
+    """A parent without an agent, and its child."""
     with closing(Family(start, tmp_path, "bare")) as found:
         found.load()
         deadline = time.monotonic() + TIMEOUT
@@ -73,7 +73,7 @@ def bare_family(start: Start, tmp_path: Path) -> Iterator[Family]:
 def tracing(pid: int, follow: bool = True) -> Iterator[Exceptions]:
     targets = Targets.from_pids([pid], follow)
     with closing(targets), Exceptions(targets, ExceptionOptions()) as session:
-        # On this clock no child is ever given up.
+        # This clock never advances, so no child is given up.
         session._clock = lambda: 0.0
         yield session
 
@@ -81,7 +81,7 @@ def tracing(pid: int, follow: bool = True) -> Iterator[Exceptions]:
 def until(
     session: Exceptions, is_so: Callable[[list[RaiseEvent]], bool]
 ) -> list[RaiseEvent]:
-    """Return the events that come until a condition on them holds."""
+    """Return the next events, up to the first that meets a condition on all of them."""
     events: list[RaiseEvent] = []
     deadline = time.monotonic() + TIMEOUT
     while not is_so(events):
@@ -92,7 +92,7 @@ def until(
 
 
 def thirty(session: Exceptions, target: Target) -> list[RaiseEvent]:
-    """Have the target raise, and return the exceptions before it can exec."""
+    """Have the target raise, and return its exceptions, before it can exec."""
     target.step("raise")
     return until(session, lambda events: len(events) == 30)
 
@@ -101,7 +101,7 @@ def thirty(session: Exceptions, target: Target) -> list[RaiseEvent]:
 def test_a_parent_without_an_agent_is_left_out(
     command: str, bare_family: Family, trace: Callable[..., Tracer]
 ) -> None:
-    """Its child has one, and is traced."""
+    """Its child has an agent and is traced."""
     pid = bare_family.parent.pid
     words = ("raise", "--via", "agent", "--subprocesses", "--json", "-n", 3)
     out, err, code = trace(command, pid, *words).result()
@@ -114,7 +114,7 @@ def test_a_parent_without_an_agent_is_left_out(
 
 
 def test_a_parent_without_an_agent_alone(bare_family: Family) -> None:
-    """Without --subprocesses its children are not traced instead."""
+    """Without --subprocesses, its children are not traced instead."""
     words = ("trace", bare_family.parent.pid, "raise", "--via", "agent")
     _, err, code = run(*words)
     assert (code, "no agent in process" in " ".join(err.split())) == (4, True), err
@@ -147,7 +147,7 @@ def test_a_child_that_loads_nothing_is_not_waited_for(
 
 
 def test_a_followed_program_that_executes_another(start: Start, root: None) -> None:
-    """Exceptions before and after are seen, and none counts as lost."""
+    """Exceptions before and after the exec are reported, and none counts as lost."""
     target = start("methods/methods.rb")
     with tracing(target.pid) as session:
         events = thirty(session, target)
@@ -161,7 +161,7 @@ def test_a_followed_program_that_executes_another(start: Start, root: None) -> N
 
 
 def test_a_program_alone_that_executes_another(start: Start, root: None) -> None:
-    """Later exceptions are missing, and a counter reports that."""
+    """Later exceptions are missing, which a counter reports."""
     target = start("methods/methods.rb")
     with tracing(target.pid, follow=False) as session:
         thirty(session, target)
@@ -171,7 +171,7 @@ def test_a_program_alone_that_executes_another(start: Start, root: None) -> None
 
 
 def test_children_that_are_not_followed(family: Family, root: None) -> None:
-    """They may be where the exceptions are."""
+    """The exceptions may be in the children."""
     with tracing(family.parent.pid, follow=False) as session:
         assert not list(session.drain())
         assert session.result_counters()["not_followed"] == 1

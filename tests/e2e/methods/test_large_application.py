@@ -1,6 +1,6 @@
-"""A Rails application of 5,000 methods, traced for long: no loss, and flat memory.
+"""A long trace of a Rails application with 5,000 methods: no loss, and flat memory.
 
-`make test` asks for each page once, `make soak` for ten and for twenty minutes.
+`make test` requests each page once. `make soak` traces for ten and for twenty minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TABLE_SECONDS = 600 if is_soak() else 0
 KEEP, RECORDED_SECONDS, WARM_SECONDS = ("2m", 1200, 180) if is_soak() else ("3s", 12, 6)
 SLOW_EVERY = 50
 MOST_MIB = 8
-"""By which memory and disk may grow from the end of the warm-up on."""
+"""Maximum growth of memory and disk after the warm-up."""
 
 
 @pytest.fixture
@@ -45,7 +45,8 @@ def rails(root: None, tmp_path: Path) -> Iterator[Rails]:
 
 
 def ask_for(rails: Rails, until: float, slow_every: int = 0) -> Counter[str]:
-    """Ask for each page in turn, in several threads, at least once; how often."""
+    """Request each page in turn, in several threads, at least once. Return the
+    counts."""
     asked: Counter[str] = Counter()
 
     def ask(number: int) -> None:
@@ -64,7 +65,7 @@ def ask_for(rails: Rails, until: float, slow_every: int = 0) -> Counter[str]:
 @pytest.mark.alone
 @pytest.mark.timeout(TABLE_SECONDS + 300)
 def test_no_duration_is_lost(rails: Rails) -> None:
-    """Each call is in its method's histogram, and each action was called so often."""
+    """Each call is in its method's histogram, and each action's count is exact."""
     options = MethodOptions("method", confirm=lambda text: True)
     targets = Targets({rails.pid: Process(rails.pid)})
     with Methods(targets, "latency", ["method"], options) as session:
@@ -88,7 +89,7 @@ def test_no_duration_is_lost(rails: Rails) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """KiB of its files, some of which are deleted meanwhile."""
+    """Return the size of a folder's files in KiB. Some are deleted meanwhile."""
     size = 0
     for file in folder.iterdir():
         with suppress(FileNotFoundError):
@@ -100,7 +101,8 @@ def size_of(folder: Path) -> int:
 @pytest.mark.alone
 @pytest.mark.timeout(RECORDED_SECONDS + 300)
 def test_a_flight_recorder_is_flat(rails: Rails, tmp_path: Path) -> None:
-    """Memory of tool and application, and disk, while 1 of 50 requests is slow."""
+    """The tool's and the application's memory and the disk stay flat, while 1 of 50
+    requests is slow."""
     folder = tmp_path / "flight"
     record = ("--record", str(folder), "--keep", KEEP)
     words = ("calls", "--slow", "200", *record, "--yes")

@@ -1,4 +1,4 @@
-"""``calls --subprocesses``: children that have no agent, or none yet."""
+"""``calls --subprocesses``: children that have no agent, or no agent yet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Clock:
 
 @pytest.fixture
 def target(start: Callable[..., Target], tmp_path: Path) -> Target:
-    """Has a child: a shell, which becomes Ruby with an agent."""
+    """A target with a child: a shell that becomes a Ruby with an agent."""
     script = tmp_path / "shell.rb"
     script.write_text(PROGRAM)
     return start(str(script))
@@ -51,7 +51,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def session(target: Target, clock: Clock) -> Iterator[Calls]:
-    """Has given up the shell."""
+    """A session that has given up the shell."""
     with (
         closing(Targets.from_pids([target.pid], follow=True)) as targets,
         Calls(targets, CallsOptions()) as session,

@@ -1,4 +1,4 @@
-"""Methods, allocations, exceptions and collections, counted by the agent's hook."""
+"""Methods, allocations, exceptions, and collections, counted by the agent's hook."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Start = Callable[..., Target]
 Trace = Callable[..., Tracer]
 
 FIB_15 = 1973
-"""Calls of a recursive fib(15)."""
+"""The number of calls of a recursive fib(15)."""
 FIB_5 = 15
 
 
@@ -43,13 +43,13 @@ def target(start: Start) -> Target:
 
 @pytest.fixture(scope="module", params=EACH)
 def each(request: pytest.FixtureRequest) -> Iterator[Running]:
-    """One of each Ruby, for all that is asked of each."""
+    """A target for each Ruby, shared by all tests of this Ruby."""
     with rubies.running(request.param, "methods/methods.rb") as running:
         yield running
 
 
 def step(target: Target, word: str) -> dict[str, list[int]]:
-    """Have it done; what the program itself measured, in nanoseconds."""
+    """Run a step. Return the program's own measurements in nanoseconds."""
     done, *words = target.step(word).split()
     assert done == "done"
     pairs = (pair.partition("=") for pair in words)
@@ -69,7 +69,7 @@ def counted(document: Any) -> dict[str, int]:
 
 @pytest.mark.alone
 def test_counts_and_times(each: Running, trace: Trace) -> None:
-    """Counts exactly, and times as the program's own clock has them."""
+    """Counts are exact, and times agree with the program's own clock."""
     tracer = trace("latency", each.pid, "method", "--yes", "--json")
     own = step(each.target, "orders")
     for word in ("fib", "raise", "threads", "fibers", "late"):
@@ -95,8 +95,8 @@ def test_counts_and_times(each: Running, trace: Trace) -> None:
 def _check_times(found: dict[str, Any], own: dict[str, list[int]]) -> None:
     """Compare leaf methods of some milliseconds within 5 %, and their callers.
 
-    The median is compared, as a call in which the machine did something else in between
-    is measured differently by whoever stands further out.
+    Medians are compared: if the machine interrupts a call, the inner and the outer
+    measurement of it differ.
     """
     for key, name in (("Order#lines", "lines"), ("Order.find", "find")):
         group, times = found[key], own[name]
@@ -108,12 +108,12 @@ def _check_times(found: dict[str, Any], own: dict[str, list[int]]) -> None:
     whole = own["all"][0] * 1.01
     assert found["Order#total"]["total"] + found["Order.find"]["total"] <= whole
     assert found["Order#lines"]["total"] <= found["Order#total"]["total"]
-    # What it spends in others is not its own.
+    # Time in other methods does not belong to its own time.
     assert found["Order#total"]["self"] <= found["Order#total"]["total"] / 2
 
 
 def test_an_agent_that_is_taken_out(target: Target, trace: Trace) -> None:
-    """Counts from before are printed, and that more is missing."""
+    """Earlier counts are printed, with a note that later ones are missing."""
     tracer = trace("count", target.pid, "-m", "Work.nest", "--yes")
     step(target, "nest")
     assert run("detach", target.pid, "--yes")[2] == 0
@@ -131,7 +131,7 @@ def test_recursion_is_counted_once(target: Target, trace: Trace) -> None:
     assert group["total"] <= own["all"][0] * 1.01
     assert group["total"] == pytest.approx(group["max"], rel=0.01)
     assert group["self"] == pytest.approx(group["total"], rel=0.01)
-    # The inner ones slept at least 4 + 3 + 2 + 1 times 3 ms.
+    # The inner calls slept at least 4 + 3 + 2 + 1 times 3 ms.
     assert group["sum"] >= group["total"] + 30_000_000
     assert (group["class"], group["method"], group["singleton"]) == (
         "Work", "nest", True,
@@ -167,7 +167,7 @@ def test_digits_of_what_has_others(target: Target, start: Start) -> None:
 
 
 def test_selected_methods_have_no_self_time(target: Target, trace: Trace) -> None:
-    """The methods below them are not hooked, so their time is not known."""
+    """The methods that they call are not hooked, so their time is unknown."""
     for words in ([], ["--by", "class"]):
         tracer = trace("latency", target.pid, "-m", "Work.", *words)
         step(target, "nest")
@@ -181,7 +181,7 @@ def test_selected_methods_have_no_self_time(target: Target, trace: Trace) -> Non
 
 
 def test_a_stack_that_overflows(target: Target, trace: Trace) -> None:
-    """Its calls are told, without times, and why there are none."""
+    """Its calls are reported without times, with the reason."""
     tracer = trace("latency", target.pid, "-m", "Work.", "--json")
     step(target, "overflow")
     document = answer(tracer)
@@ -281,7 +281,7 @@ def test_what_cannot_be_grouped(target: Target) -> None:
 
 
 def test_what_only_rubys_own_probes_know(target: Target) -> None:
-    """The refusal says who does; a class is not shown as a method."""
+    """The refusal names Ruby's probes. A class is not shown as a method."""
     for word, by in (("raise", "line"), ("raise", "method"), ("object", "method")):
         _, err, code = run("count", target.pid, word, "--by", by)
         assert (code, f"{word} cannot be grouped by {by}" in err) == (2, True), err
@@ -363,7 +363,7 @@ def test_without_an_agent(start: Start, trace: Trace) -> None:
 
 
 def test_selectors_are_never_left_out(target: Target, start: Start) -> None:
-    """Ruby's probes take none: they would answer another question."""
+    """Ruby's probes accept no selectors: they would count something else."""
     for words in (("latency", "-m", "Order#total"), ("count", "method", "--c-calls")):
         _, err, code = run(words[0], target.pid, *words[1:], "--via", "probes")
         assert code == 2
@@ -463,7 +463,7 @@ def test_a_process_that_is_killed(target: Target, trace: Trace) -> None:
     step(target, "raise")
     target.process.kill()
     out, _, code = tracer.result()
-    # Who was not asked for a name before has none.
+    # A class or method is unnamed if its name was not requested before.
     assert (json.loads(out)["count"] >= 60, code) == (True, 0)
 
 
@@ -495,7 +495,7 @@ def test_several_processes(start: Start, trace: Trace) -> None:
 
 
 def test_a_command_of_ours(trace: Trace, tmp_path: Path) -> None:
-    """It is waited for until it has its agent."""
+    """The tracer waits until the command has its agent."""
     words = tmp_path / "words"
     os.mkfifo(words)
     shell = f"exec ruby {TARGETS / 'methods/methods.rb'} < {words}"
@@ -517,8 +517,8 @@ OURS = ("Order", "Work.", "Object#")
 
 
 def folded(text: str) -> Counter[str]:
-    """Weights by stack, of the program's methods alone: some of Ruby's own are
-    written in Ruby in one version and in C in another."""
+    """Return weights by stack, of the program's methods alone. Some of Ruby's own
+    methods are written in Ruby in one version and in C in another."""
     found: Counter[str] = Counter()
     for line in text.splitlines():
         stack, _, weight = line.rpartition(" ")
@@ -529,7 +529,7 @@ def folded(text: str) -> Counter[str]:
 
 
 def test_call_trees(each: Running, trace: Trace) -> None:
-    """Every path with its exact count."""
+    """Every path has its exact count."""
     tracer = trace("stacks", each.pid, "--calls", "--weight", "calls", "--yes")
     for word in ("orders", "raise", "threads", "fibers"):
         step(each.target, word)
@@ -546,7 +546,7 @@ def test_call_trees(each: Running, trace: Trace) -> None:
         "Work.attempt;Work.refuse": 30,
         "Object#now": 8,
     }
-    # fib(5) has 15 calls: 1, 2, 4, 6 and 2 of them so deep.
+    # fib(5) makes 15 calls, by depth: 1, 2, 4, 6, and 2.
     for depth, count in enumerate((1, 2, 4, 6, 2), 1):
         expected[";".join(["Work.fib"] * depth)] = count * (8 * 50 + 20)
     assert folded(out) == expected
@@ -609,7 +609,8 @@ def test_the_agent_is_put_there_first(start: Start, trace: Trace) -> None:
 def test_names_of_what_was_seen_last(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First raised between the last question for names and the end of tracing."""
+    """They are first raised between the last request for names and the end of
+    tracing."""
     targets = Targets.from_pids([target.pid])
     options = MethodOptions(by="class")
     with closing(targets), Methods(targets, "count", ["raise"], options) as session:
@@ -624,7 +625,7 @@ def test_names_of_what_was_seen_last(
 
 
 def test_exceptions(each: Running, trace: Trace) -> None:
-    """Each with class, message, place and backtrace."""
+    """Each has its class, message, place, and backtrace."""
     tracer = trace("trace", each.pid, "raise", "--backtrace", "--yes", "--json")
     step(each.target, "raise")
     out, err, code = tracer.finish()
@@ -684,7 +685,7 @@ def test_the_exception_that_ends_the_program(target: Target, trace: Trace) -> No
 
 
 def test_exceptions_where_io_converts(target: Target, trace: Trace) -> None:
-    """Rails sets default_internal; what we write is bytes, whatever is set."""
+    """Rails sets default_internal. The agent writes bytes, whatever the setting."""
     code = "Encoding.default_internal = Encoding::UTF_8; 0"
     assert run("eval", target.pid, code)[2] == 0
     tracer = trace("trace", target.pid, "raise", "--backtrace", "--json")
@@ -697,7 +698,7 @@ def test_exceptions_where_io_converts(target: Target, trace: Trace) -> None:
 
 
 def test_what_ends_our_code_is_told(target: Target, trace: Trace) -> None:
-    """The TracePoint's thread fails: that is an error, and no empty result."""
+    """The TracePoint's thread fails: the result is an error, not an empty table."""
     tracer = trace("trace", target.pid, "raise")
     step(target, "raise")
     code = (
@@ -713,7 +714,7 @@ def test_what_ends_our_code_is_told(target: Target, trace: Trace) -> None:
 
 
 def test_exceptions_of_a_class_alone(target: Target, trace: Trace) -> None:
-    """Those that do not pass are counted apart, and not by -n."""
+    """Exceptions that the filter rejects are counted separately, and not by -n."""
     chosen = ("--filter", 'class == "KeyError" and message ^= "n"', "-n", "2")
     tracer = trace("trace", target.pid, "raise", "--json", *chosen)
     step(target, "raise")
@@ -727,7 +728,7 @@ def test_exceptions_of_a_class_alone(target: Target, trace: Trace) -> None:
 
 
 def test_exceptions_of_ruby_itself(each: Running, trace: Trace) -> None:
-    """The place of a method that Ruby has in Ruby is where it was called."""
+    """An exception of a Ruby method that is built into Ruby has its caller's place."""
     tracer = trace("trace", each.pid, "raise", "-n", "1", "--yes", "--json")
     code = "Thread.new { eval('[].pack(%q(C)) rescue 0', nil, '/shop.rb', 7) }.join; 0"
     assert run("eval", each.pid, code)[2] == 0
@@ -765,7 +766,7 @@ def forking(start: Start, tmp_path: Path) -> Target:
 
 
 def until_joined(session: Exceptions | Methods, late: Callable[[], int]) -> None:
-    """A child makes its agent when it has begun."""
+    """Wait until a child has joined. It starts its agent after its start."""
     deadline = time.monotonic() + TIMEOUT
     while not late():
         assert time.monotonic() < deadline
@@ -773,7 +774,8 @@ def until_joined(session: Exceptions | Methods, late: Callable[[], int]) -> None
 
 
 def test_exceptions_of_a_child(forking: Target, root: None) -> None:
-    """Its main thread is who forked: it has the child's number, not the parent's."""
+    """The forking thread becomes its main thread, with the child's number, not the
+    parent's."""
     targets = Targets.from_pids([forking.pid], follow=True)
     with closing(targets), Exceptions(targets, ExceptionOptions()) as session:
         child = int(forking.step())
@@ -812,14 +814,14 @@ BEGUN_BEFORE = "did not wait for tracing"
 
 
 def nested(session: Methods) -> int:
-    """Calls of Work.nest, as soon as their method has its name."""
+    """Return the calls of Work.nest once their method has its name."""
     groups = session.snapshot().groups
     return sum(group.count for group in groups if group.key == "Work.nest")
 
 
 @pytest.mark.parametrize("command", ["count", "latency"])
 def test_what_a_target_executes(command: str, target: Target, root: None) -> None:
-    """With its children it is followed, and what was counted before stays."""
+    """With its children, the program is followed, and earlier counts are kept."""
     targets = Targets.from_pids([target.pid], follow=True)
     options = MethodOptions("method")
     with closing(targets), Methods(targets, command, ["method"], options) as session:
@@ -855,7 +857,7 @@ def test_calls_of_what_a_target_executes(target: Target, root: None) -> None:
 
 
 def test_a_target_that_becomes_another_program(target: Target, root: None) -> None:
-    """Without its children it is not followed, and that is said."""
+    """Without its children, the program is not followed, and a note reports this."""
     targets = Targets.from_pids([target.pid])
     options = MethodOptions("method")
     with closing(targets), Methods(targets, "count", ["method"], options) as session:
@@ -916,7 +918,7 @@ def test_method_probes_are_made_to_speak(
         assert counted(json.loads(out))["fib"] == FIB_15
         assert "method: from Ruby's built-in probes" in err
         assert "the agent enables Ruby's method probes" in err
-    # Nothing of it stays.
+    # Nothing of the tracer stays behind.
     code = "Thread.pass while ObjectSpace.each_object(TracePoint).any?(&:enabled?)"
     assert run("eval", target.pid, code)[0] == "nil\n"
     tracer = trace("count", target.pid, "ruby:*", "--json")

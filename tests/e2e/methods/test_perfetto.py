@@ -29,11 +29,12 @@ def rails(root: None, tmp_path: Path) -> Iterator[Rails]:
 def test_each_slice_is_whole(
     rails: Rails, trace: Callable[..., Tracer], tmp_path: Path
 ) -> None:
-    """There are as many as calls, each ends, none beyond its parent, and times rise."""
+    """The slices are as many as the calls. Each ends within its parent, and times
+    rise."""
     path = tmp_path / "rails.rbrec"
     words = ("--gc", "--yes", "--record", path)
     tracer = trace("calls", rails.process.pid, *words)
-    pages = max(5, times(20))  # in fewer, Ruby may not collect
+    pages = max(5, times(20))  # with fewer pages, Ruby may not collect garbage
     rails.get_often(pages)
     _, err, code = tracer.finish()
     assert ("no losses" in err, code) == (True, 0), err
@@ -63,5 +64,5 @@ def test_each_slice_is_whole(
 
 
 def names_of(path: Path) -> dict[int, str]:
-    """Return the name of each thread that has one."""
+    """Return the name of each named thread."""
     return {tid: name for (_, tid), name in CallsRecording(path).names.items() if name}

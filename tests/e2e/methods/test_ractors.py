@@ -1,6 +1,7 @@
-"""Ractors: only the main one is traced, exactly, and that is said; none is harmed.
+"""Ractors: only the main one is traced, exactly and with a note. Tracing harms no
+Ractor.
 
-Ruby 3.0 to 3.2 crash where a Ractor begins while collections or new objects are hooked.
+Ruby 3.0 to 3.2 crash if a Ractor starts while collections or new objects are hooked.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if rubies.minor(rubies.HERE) >= "3.0":
     NAMES = (rubies.HERE, *NAMES)
 if rubies.minor(rubies.HERE) >= "3.3":
     STURDY = (rubies.HERE, *STURDY)
-# From 4.0 on Ruby refuses a fork in another Ractor.
+# From 4.0 on, Ruby refuses to fork in another Ractor.
 FORKING = [name for name in STURDY if name != rubies.HERE or rubies.minor(name) < "4.0"]
 SAID = "1 process has other Ractors: only its main Ractor is traced"
 
@@ -43,7 +44,7 @@ def is_fragile(name: str) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_the_main_one(name: str, trace: Trace) -> None:
-    """Other Ractors are not traced; that there are some is said, and only then."""
+    """Other Ractors are not traced. A note says so if there are any."""
     with rubies.running(name, "methods/calls.rb") as running:
         tracer = trace("calls", running.pid, "--json")
         running.target.step("trees")
@@ -74,7 +75,7 @@ def test_counts_while_all_call(name: str, trace: Trace) -> None:
 
 @pytest.mark.parametrize("name", STURDY)
 def test_objects_of_the_others_are_not_counted(name: str, trace: Trace) -> None:
-    """From 4.0 on Ruby calls hooks on new objects in every Ractor."""
+    """From 4.0 on, Ruby calls hooks on new objects in every Ractor."""
     with rubies.running(name, "methods/calls.rb") as running:
         running.target.step("three ractors")
         tracer = trace("count", running.pid, "object", "--by", "class", "--json")
@@ -118,7 +119,7 @@ def test_each_command_says_so(words: list[str], trace: Trace) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_main_one_is_exact_while_others_call(name: str, trace: Trace) -> None:
-    """Up to Ruby 3.1, all methods are hooked for Plain#made."""
+    """Up to Ruby 3.1, all methods are hooked because of Plain#made."""
     trees = {"factorial": [("Plain#factorial", n) for n in (2, 1, 0)]}
     trees["made"] = [("Plain#made", 0)]
     with rubies.running(name, "methods/calls.rb") as running:
@@ -132,7 +133,8 @@ def test_the_main_one_is_exact_while_others_call(name: str, trace: Trace) -> Non
 
 @pytest.mark.parametrize("name", FORKING)
 def test_a_child_that_one_forks(name: str, trace: Trace) -> None:
-    """It ends well, unless a lock of Ruby's own keeps it; the parent is traced on."""
+    """The child ends properly, unless one of Ruby's own locks blocks it. The parent
+    stays traced."""
     with rubies.running(name, "methods/calls.rb") as running:
         tracer = trace("calls", running.pid, "-m", "Tiny#", "--json")
         assert running.target.step("fork in a ractor") in ("done 0", "done locked")
@@ -142,7 +144,8 @@ def test_a_child_that_one_forks(name: str, trace: Trace) -> None:
 
 
 def stacks(tracer: Tracer) -> tuple[list[Stack], dict[str, Any]]:
-    """Return each thread's and fiber's calls but Ruby's own methods, and the end."""
+    """Return each thread's and fiber's calls, without Ruby's own methods, and the
+    end."""
     out, err, code = tracer.finish()
     assert code == 0, err
     *events, end = [json.loads(line) for line in out.splitlines()]
@@ -164,7 +167,7 @@ def test_ractors_begin_while_it_is_hooked(
         assert running.target.step("brief ractors") == "done 2"
         document = answer(tracer)
         assert document["counters"]["no_inner"] == is_fragile(name)
-        # Nothing is left that would hook them again, or keep it from being done.
+        # No thread remains that would hook them again or block it.
         assert hooked(running.pid) == "0"
         assert run("count", running.pid, "gc", "-d", "10ms")[2] == 0
 
@@ -183,7 +186,7 @@ def test_calls_go_on_without_collections(name: str, trace: Trace) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hooks_that_were_silenced_are_heard_again(name: str) -> None:
-    """Ruby before 4.0 silences them where a Ractor is collected."""
+    """Ruby before 4.0 silences them when it collects a Ractor."""
     with rubies.running(name, "methods/calls.rb") as running:
         targets = Targets.from_pids([running.pid])
         with closing(targets), Calls(targets, CallsOptions()) as session:
@@ -218,6 +221,6 @@ def test_ractors_that_are_there() -> None:
 
 
 def hooked(pid: int) -> str:
-    """Return how many TracePoints are on in the process."""
+    """Return the number of enabled TracePoints in the process."""
     count = "ObjectSpace.each_object(TracePoint).count(&:enabled?)"
     return run("eval", pid, count)[0].splitlines()[-1]

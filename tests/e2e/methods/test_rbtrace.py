@@ -1,4 +1,4 @@
-"""``rbtrace``: the flags of rbtrace do what they do there."""
+"""``rbtrace``: the flags of rbtrace work as they do there."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_errors_are_those_of_the_command(target: Target) -> None:
 def test_the_command_that_includes_c_methods(
     start: Start, trace: Callable[..., Tracer]
 ) -> None:
-    """The printed command can be run as it is."""
+    """The printed command runs unchanged."""
     target = start("methods/calls.rb")
     out, err, _ = trace("rbtrace", "-p", target.pid, "-m", "upcase").finish()
     assert out == ""
@@ -70,7 +70,7 @@ def test_dumps(target: Target, tmp_path: Path) -> None:
 
 
 def test_a_heap_dump_by_hand(target: Target, tmp_path: Path) -> None:
-    """People who have rbtrace do it so: in a thread that goes on by itself."""
+    """Users of rbtrace do it this way: in a thread that runs by itself."""
     path = tmp_path / "ruby-heap.dump"
     code = (
         '$dump = Thread.new{GC.start;require "objspace";'
@@ -87,9 +87,9 @@ def test_a_heap_dump_by_hand(target: Target, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", ["", f"-I{LIB}"])
 def test_calls_of_a_program_that_is_started(tmp_path: Path, before: str) -> None:
-    """Where Ruby has the gem, and where it has not."""
+    """With the gem in Ruby, and without it."""
     path, program = tmp_path / "calls", tmp_path / "program.rb"
-    # It waits until it is looked at.
+    # It waits until it is traced.
     program.write_text(
         "Thread.pass until Tracepoint::Agent.armed_by\n"
         "def shout(n) = n + 1\n"
@@ -112,7 +112,7 @@ def test_calls_of_a_program_that_is_started(tmp_path: Path, before: str) -> None
 def test_whose_agent_a_program_gets(
     has_gem: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An installed package's, with its hook, unless there is the gem's."""
+    """An installed package's agent and its hook, unless the gem's agent is there."""
     ours, gem = tmp_path / "agent", tmp_path / "gem" / "tracepoint" / "agent.rb"
     shutil.copytree(AGENT / "first", ours / "first")
     shutil.copytree(AGENT / "source", ours / "source")

@@ -1,4 +1,4 @@
-"""Methods of classes that are reloaded while they are traced, on each Ruby."""
+"""Methods of classes that are reloaded while traced, on each Ruby."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ RAILS = "rails"
 def application(
     request: pytest.FixtureRequest, root: None, tmp_path: Path
 ) -> Iterator[Running]:
-    """Rails needs this machine's Ruby; the others do what its reloader does."""
+    """Rails needs this machine's Ruby. With the others, the program imitates its
+    reloader."""
     name, words = request.param, [str(tmp_path)]
     if name == RAILS:
         need_rails()
@@ -36,7 +37,8 @@ def application(
 
 
 def test_the_new_class_is_hooked_each_time(application: Running, trace: Trace) -> None:
-    """And nothing loads it for that; what is garbage then is let go."""
+    """The tracer does not load the class for this, and releases the old class as
+    garbage."""
     target = application.target
     evaluated(target, "Thing.find.run")
     words = ["-m", "Thing#", "-m", "Thing.find"]
@@ -56,7 +58,8 @@ def test_the_new_class_is_hooked_each_time(application: Running, trace: Trace) -
 
 
 def test_the_same_name_each_time(application: Running, trace: Trace) -> None:
-    """Where all methods are hooked: its classes are one row, and nobody else's."""
+    """With all methods hooked, the versions of a class share one row with no other
+    class."""
     target = application.target
     words = ["method", "--by", "method", "--json", "--yes"]
     tracer = trace("count", application.pid, *words)

@@ -1,4 +1,5 @@
-"""Selected methods are hooked one by one: the same answers, and the rest untouched."""
+"""Selected methods are hooked one by one: same results, and other methods stay
+untouched."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def each(request: pytest.FixtureRequest) -> Iterator[Running]:
 
 
 def trees(pid: int, target: Target, words: list[str], *steps: str) -> Any:
-    """The calls of each stack in order, by name and depth; and the counters."""
+    """Return the calls of each stack in order, by name and depth, and the counters."""
     options = CallsOptions(select=selectors_of(words, []), confirm=lambda text: True)
     found: dict[int, list[tuple[str, int, str]]] = defaultdict(list)
     with closing(Calls(Targets({pid: Process(pid)}), options)) as session:
@@ -72,7 +73,7 @@ def trees(pid: int, target: Target, words: list[str], *steps: str) -> Any:
 
 
 def test_the_same_trees(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook on all methods gives the same ones."""
+    """They are the same as with the hook on all methods."""
     targeted, notes = trees(each.pid, each.target, SELECTORS, *STEPS)
     assert re.search(r"process \d+: \d\d methods hooked and no other", notes[0])
     all_methods(monkeypatch)
@@ -84,7 +85,7 @@ def test_the_same_trees(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all methods hooked, also for selectors."""
+    """Have all methods hooked, even with selectors."""
     monkeypatch.setattr(ArmRequest, "names_methods", property(lambda self: False))
 
 
@@ -111,7 +112,7 @@ def table(pid: int, target: Target, *steps: str) -> dict[str, tuple[int, int, in
 
 
 def test_the_same_table(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hook on all methods gives the same one, and each call is in a histogram."""
+    """It is the same as with the hook on all methods. Each call is in a histogram."""
     targeted = table(each.pid, each.target, *STEPS)
     all_methods(monkeypatch)
     assert targeted == table(each.pid, each.target, *STEPS)
@@ -120,7 +121,7 @@ def test_the_same_table(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evaluated(target: Target, code: str) -> str:
-    """Return the value of a line of Ruby, run in the program's own thread."""
+    """Return the value of a line of Ruby that runs in the program's own thread."""
     return target.step(code).removeprefix("done").strip()
 
 
@@ -130,7 +131,7 @@ def counted(document: Any, *keys: str) -> dict[str, int]:
 
 
 def global_events(pid: int) -> int:
-    """Events that all methods have ever been hooked for."""
+    """Return the events for which all methods have been hooked since the start."""
     library = r"^(\w+)-(\w+) \S+ 0+ \S+ \d+ +\S*libruby\S*$"
     maps = Path(f"/proc/{pid}/maps").read_text()
     start, end = re.search(library, maps, re.MULTILINE).groups()
@@ -148,13 +149,13 @@ NAMES_FLAGS = [
     *([rubies.HERE] if rubies.minor(rubies.HERE) < "3.3" else []),
     *map(rubies.chroot, ("2.7", "3.1", "4.0.5-shared-yjit")),
 ]
-"""From 3.3 on Ruby does not export its flags: only a library that is not stripped
-has a name for them, as has the one built from source."""
+"""From 3.3 on, Ruby does not export its flags: only an unstripped library, such as
+the one built from source, has a name for them."""
 
 
 @pytest.mark.parametrize("name", NAMES_FLAGS)
 def test_no_other_method_is_hooked(name: str, trace: Trace) -> None:
-    """Not even for a moment: Ruby never forgets that one was."""
+    """Other methods are not hooked even for a moment: Ruby never undoes the effects."""
     words = ["-m", "Shop#pay", "-m", "total"]
     with rubies.running(name, "methods/targeted.rb") as each:
         for command in (
@@ -175,7 +176,7 @@ def test_no_other_method_is_hooked(name: str, trace: Trace) -> None:
 
 @pytest.mark.parametrize("name", [*map(rubies.chroot, ("yjit", "zjit"))])
 def test_what_stays_of_compiled_code(name: str, trace: Trace) -> None:
-    """ZJIT of Ruby 4.0 compiles a method twice at most."""
+    """ZJIT of Ruby 4.0 compiles a method at most twice."""
     with rubies.running(f"4.0.5-shared-{name}", "methods/targeted.rb") as each:
         for command in (["calls"], ["count", "method"]):
             tracer = trace(command[0], each.pid, *command[1:], "-m", "Shop#pay")
@@ -189,7 +190,7 @@ NEW = f"({ENABLED}.map(&:object_id) - $before)"
 
 
 def defined(running: Running, code: str, methods: int = 1) -> None:
-    """Have it run, and wait until so many more methods are hooked."""
+    """Run code, and wait until ``count`` more methods are hooked."""
     target = running.target
     evaluated(target, f"$before = []; $before = {NEW}; nil")
     evaluated(target, code)
@@ -200,7 +201,8 @@ def defined(running: Running, code: str, methods: int = 1) -> None:
 def lines_until_called(
     running: Running, tracer: Tracer, code: str, text: str
 ) -> list[str]:
-    """Run the call again and again until the tracer tells of one with that text."""
+    """Repeat the call until the tracer prints a line with the text. Return the
+    lines."""
     stream, lines = tracer.process.stdout, list[str]()
 
     def is_told() -> bool:
@@ -216,7 +218,7 @@ def lines_until_called(
 
 
 def test_methods_that_come_later(each: Running, trace: Trace) -> None:
-    """Defined, redefined, prepended; and of a class that is made anew."""
+    """Methods are defined, redefined, and prepended, and a class is created again."""
     words = ["-m", "Later#", "-m", "Later.", "-m", "newly"]
     tracer = trace("count", each.pid, "method", *words, "--by", "method", "--json")
     defined(each, "class Later; def run; 1; end; def self.find; end; end", 2)
@@ -238,7 +240,7 @@ def test_methods_that_come_later(each: Running, trace: Trace) -> None:
 
 
 def test_a_replaced_method_is_let_go(target: Target, trace: Trace) -> None:
-    """Once its last open call has returned, which is told."""
+    """It is released once its last open call has returned. This return is reported."""
     evaluated(target, "class Later; def run(from); from.pop; end; end")
     tracer = trace("calls", target.pid, "-m", "Later#", "--json")
     evaluated(target, "$from = Queue.new")
@@ -257,7 +259,8 @@ def test_a_replaced_method_is_let_go(target: Target, trace: Trace) -> None:
 
 
 def test_a_call_that_outlasts_its_hook(target: Target, trace: Trace) -> None:
-    """Its return is not told, and the next call in its place is a call of its own."""
+    """Its return is not reported. The next call in its place counts as a separate
+    call."""
     evaluated(target, "class Later; def run(from); from.pop; end; end")
     grace = "Tracepoint::Agent::Targets.send(:remove_const, :GRACE)"
     evaluated(target, f"{grace}; Tracepoint::Agent::Targets.const_set(:GRACE, 0.0)")
@@ -283,7 +286,7 @@ def test_nothing_stays_hooked(number: int, target: Target, trace: Trace) -> None
 
 
 HOOKS = "TracePoint.stat.values.sum(&:first)"
-"""Those that Ruby calls for all methods, of whoever registered them."""
+"""The hooks that Ruby calls for all methods, of any TracePoint."""
 
 
 @pytest.mark.alone
@@ -295,7 +298,7 @@ HOOKS = "TracePoint.stat.values.sum(&:first)"
 def test_a_kill_at_any_moment(
     words: list[str], events: str, each: Running, trace: Trace
 ) -> None:
-    """Also while methods are being hooked: none stays so."""
+    """The kill may come while methods are being hooked. None stays hooked."""
     target = each.target
     evaluated(
         target, "class Many; 900.times { |n| class_eval %(def run#{n}; end) }; end"
@@ -304,7 +307,7 @@ def test_a_kill_at_any_moment(
     end = time.monotonic() + times(60)
     while time.monotonic() < end:
         tracer = trace("latency", each.pid, "method", *words, waits=False)
-        time.sleep(chance.uniform(0, 0.4))  # at random: that is the point of it
+        time.sleep(chance.uniform(0, 0.4))  # at random on purpose
         tracer.process.kill()
         tracer.process.wait(TIMEOUT)
         assert comes_true(lambda: not is_hooked(target))
@@ -315,13 +318,14 @@ def test_a_kill_at_any_moment(
 
 
 def is_hooked(target: Target) -> bool:
-    """Return whether anything of an arming is in it."""
+    """Return whether any part of an arming is in the process."""
     code = f"[Tracepoint::Agent.armed_by, {ENABLED}.size, {HOOKS}]"
     return evaluated(target, code) != "[nil, 0, 0]"
 
 
 def test_a_stop_does_not_wait_for_the_next_search(each: Running, trace: Trace) -> None:
-    """The agent's thread, which waits for that, ends; here it is far away."""
+    """The agent's thread is waiting for the search, which is far away, and ends at
+    once."""
     target = each.target
     evaluated(target, "$agent = Tracepoint::Agent::Targets; nil")
     evaluated(target, "$old = $agent::PERIODS, $agent::LONGEST_PAUSE")
@@ -342,7 +346,7 @@ def test_a_stop_does_not_wait_for_the_next_search(each: Running, trace: Trace) -
 
 
 def test_more_than_a_thousand(target: Target, trace: Trace) -> None:
-    """All are hooked then, if the user agrees to it."""
+    """All methods are hooked then, if the user agrees."""
     many = "class Many; 1001.times { |n| class_eval %(def run#{n}; end) }; end"
     evaluated(target, many)
     for command in ("count", "calls"):
@@ -359,7 +363,8 @@ def test_more_than_a_thousand(target: Target, trace: Trace) -> None:
 
 
 def test_selectors_that_match_nothing(each: Running, trace: Trace) -> None:
-    """Others match; the class of one is not there, and one is written in C."""
+    """Other selectors match. The class of one is missing, and another names a C
+    method."""
     words = ["Shop#hidden", "Shop#totl", "Shp#total", "Nowhere#run", "String#center"]
     for command in ("calls", "count"):
         selectors = [part for word in [*words, "audit"] for part in ("-m", word)]
@@ -380,7 +385,8 @@ def test_selectors_that_match_nothing(each: Running, trace: Trace) -> None:
 
 
 def test_a_method_that_ruby_refuses(each: Running, trace: Trace) -> None:
-    """Ruby 2.7 refuses what Struct defines; targets fire afterwards as before."""
+    """Ruby 2.7 refuses the methods that Struct defines. Other targets fire as
+    before."""
     assert trace("count", each.pid, "-m", "Point#").finish()[2] == 0
     tracer = trace("count", each.pid, "-m", "Base#number", "--json")
     evaluated(each.target, "Base.new.number(1)")
@@ -388,7 +394,7 @@ def test_a_method_that_ruby_refuses(each: Running, trace: Trace) -> None:
 
 
 def test_methods_made_of_blocks(each: Running, trace: Trace) -> None:
-    """With the same instructions; up to Ruby 3.1 they are left out, and named."""
+    """They share their instructions. Up to Ruby 3.1, they are left out and named."""
     is_old = evaluated(each.target, "RUBY_VERSION") < "3.2"
     tracer = trace("calls", each.pid, "-m", "Made#", "--json")
     each.target.step("made")
@@ -405,7 +411,7 @@ def test_methods_made_of_blocks(each: Running, trace: Trace) -> None:
 
 
 def test_methods_made_of_blocks_alone(each: Running, trace: Trace) -> None:
-    """Up to Ruby 3.1 all methods are hooked for them, if the user agrees to it."""
+    """Up to Ruby 3.1, all methods are hooked for them, if the user agrees."""
     is_old = evaluated(each.target, "RUBY_VERSION") < "3.2"
     words = ("calls", each.pid, "-m", "Made#run", "Made#walk", "Made#none")
     if is_old:
@@ -459,7 +465,7 @@ def armed(target: Target) -> Iterator[Armed]:
 
 
 def kinds(armed: Armed) -> list[int]:
-    """Those of the records of calls."""
+    """Return the kinds of the call records."""
     shared = armed.shared
     found: list[int] = []
     for each in shared.streams():
@@ -469,7 +475,7 @@ def kinds(armed: Armed) -> list[int]:
 
 
 def test_two_targets_of_one_method(target: Target, armed: Armed) -> None:
-    """There never are; if there were, each call would be told once."""
+    """This never happens. If it did, each call would be reported once."""
     code = "$other = Tracepoint::Agent::Native.target(60_000);"
     code += "$other.enable(target: Shop.instance_method(:hidden))"
     evaluated(target, code)
@@ -479,7 +485,7 @@ def test_two_targets_of_one_method(target: Target, armed: Armed) -> None:
 
 
 def test_a_target_of_an_arming_before(target: Target) -> None:
-    """It is silent where all methods are hooked, which tell of its calls themselves."""
+    """It is silent while all methods are hooked, as their hook reports its calls."""
     code = "$before = Tracepoint::Agent::Native.target(60_000);"
     code += "$before.enable(target: Shop.instance_method(:hidden))"
     with (
@@ -497,7 +503,8 @@ def test_a_target_of_an_arming_before(target: Target) -> None:
 
 @pytest.mark.skipif(rubies.minor(rubies.HERE) < "3.0", reason="no Ractors there")
 def test_calls_in_another_ractor(target: Target, armed: Armed) -> None:
-    """From 4.0 on Ruby keeps it from being told there; before it is left out."""
+    """From 4.0 on, Ruby does not call the hook there. Before, the agent drops the
+    calls."""
     ractor = "$VERBOSE = nil; ractor = Ractor.new { Shop.new.send(:hidden) }"
     wait = "ractor.respond_to?(:value) ? ractor.value : ractor.take"
     evaluated(target, f"2.times {{ {ractor}; {wait} }}")
@@ -509,8 +516,8 @@ def test_calls_in_another_ractor(target: Target, armed: Armed) -> None:
 
 
 def redefine(running: Running) -> list[str]:
-    """Have a class's methods defined anew and called, while memory is compacted and
-    what is garbage goes; the methods in the order of the calls."""
+    """Redefine and call a class's methods, while memory is compacted and garbage is
+    freed. Return the methods in the order of the calls."""
     define = "Redefined.class_eval(%(def run#{n % 3}; #{n}; end))"
     loop = f"{define}; Redefined.new.send(%(run#{{n % 3}}))"
     collect = "GC.compact if n % 200 == 0"
