@@ -1,4 +1,4 @@
-"""Fixtures of tests of probes: targets with probes of any shape."""
+"""Fixtures of probe tests: targets with probes of any shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crafted import Crafted
 
 @pytest.fixture
 def craft(root: None) -> Iterator[Callable[[], Crafted]]:
-    """Start one; all are ended after the test."""
+    """Start a target with such probes, and end all of them after the test."""
     targets: list[Crafted] = []
 
     def begin() -> Crafted:

@@ -1,4 +1,4 @@
-"""What the gem's testing helper captures is what a tracer sees."""
+"""The gem's testing helper captures the same events as a tracer."""
 
 from __future__ import annotations
 

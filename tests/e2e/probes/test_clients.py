@@ -1,4 +1,4 @@
-"""Clients of Redis and of HTTP: counts are those of the servers."""
+"""Clients of Redis and of HTTP: the counts equal the servers' own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from commands import answer, by_key
 
 @pytest.fixture
 def clients(start, tmp_path):
-    need_sidekiq()  # and with it the gem redis, and a server
+    need_sidekiq()  # and with Sidekiq the redis gem and a server
     return start("probes/clients.rb", str(tmp_path))
 
 
@@ -27,7 +27,7 @@ def test_commands(clients, trace):
     assert commands == {**alone, "PIPELINE": 5, "MULTI": 2}
     assert by_key(answer(by_key_of_redis)) == {"tea": 35, None: 9}
     (group,) = answer(sizes)["groups"]
-    # The server has not counted the command that asks it.
+    # The server has not counted the command that queries it.
     assert group["total"] == sum(calls.values()) + 1
     assert (calls["set"], calls["get"], calls["incr"]) == (20, 15 + 2, 5 * 3 + 2)
 

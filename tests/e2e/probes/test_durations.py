@@ -1,4 +1,4 @@
-"""A span's duration as an operand, which may not be known."""
+"""A span's duration as an operand, which may be unknown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def crafted(craft):
 
 
 def fire(target):
-    """9 spans, of which 2 had begun before, and as many events with such numbers."""
+    """Fire 9 spans, 2 of which began before tracing, and as many events with the
+    same numbers."""
     for duration, times in DURATIONS.items():
         for name, values in (("work__end", [duration, 0, 1]), ("plain", [duration])):
             target.fire(name, *values, times=times)
@@ -48,7 +49,8 @@ def test_values(crafted, trace):
 
 
 def test_values_of_nanoseconds_that_are_no_spans(crafted, trace):
-    """By its name; every number is one, and -1 is not unknown."""
+    """The name marks the unit. Every number is a value, and -1 does not mean
+    unknown."""
     tracer = trace("values", crafted.pid, "plain", "duration_ns", "--json")
     fire(crafted)
     document = answer(tracer)
@@ -93,7 +95,7 @@ def test_in_a_filter(crafted, trace, command, expression, spans, plain):
 
 
 def test_latency(crafted, trace):
-    """Only what the filter says: of a duration that is known, or not."""
+    """With the filter, spans of unknown duration count as filtered, not as running."""
     words = ["work", "--filter", "duration_ns != nil", "--json"]
     tracer = trace("latency", crafted.pid, *words)
     plain = trace("latency", crafted.pid, "work", "--json")

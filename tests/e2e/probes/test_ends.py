@@ -1,4 +1,4 @@
-"""When a session ends, and what it says about that."""
+"""The end of a session, and the reason that it reports."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_comes_after_the_end_is_not_counted(crafted, kind, word, counted):
 
 @pytest.mark.parametrize("command", ["count", "trace"])
 def test_children_that_did_not_join(start, trace, command):
-    """Nothing was counted, and it may have happened in one of three children."""
+    """Nothing was counted, and the events may have been in one of three children."""
     target = start("probes/preforking.rb")
     pid = target.pid
     document = trace(command, pid, "fork:parent_after", "--json").finish()[0]
@@ -89,7 +89,7 @@ def test_children_that_did_not_join(start, trace, command):
     ("words", "fires"), [([], True), (["--subprocesses"], False), ([], None)]
 )
 def test_no_word_of_children_where_it_is_no_help(start, trace, words, fires):
-    """Something was counted, they joined, or there are none."""
+    """There is no note if events were counted, the children joined, or none exist."""
     target = start("probes/preforking.rb", *([] if fires is not None else ["--late"]))
     tracer = trace("count", target.pid, "parent_after", *words, "--json")
     if fires:

@@ -1,4 +1,5 @@
-"""Servers that fork their workers, traced from outside: one by one, and as a family."""
+"""Servers that fork their workers, traced from outside: each alone, and as a process
+tree."""
 
 from __future__ import annotations
 
@@ -20,21 +21,21 @@ from processes import LIB, TARGETS, TIMEOUT, read_line
 
 CONFIGURATION = TARGETS / "probes/forked_server.rb"
 BOOTED = r"Worker \d \(PID: (\d+)\) booted|#(\d+)\] .*worker=\d ready"
-"""What Puma says, in its parent, or Unicorn, in the worker."""
+"""The message of Puma's parent, or of a Unicorn worker, about a started worker."""
 COMMANDS = {
     "puma": ["puma", "-C", CONFIGURATION],
     "unicorn": ["unicorn", "-c", CONFIGURATION, TARGETS / "probes/forked_app.ru"],
 }
 EACH = ["rack:request", "web:after", "web:before"]
-"""What each request is one event of."""
+"""Probes that fire once per request."""
 LEAST = 5
-"""Requests that each worker serves."""
+"""The minimum number of requests per worker."""
 
 
 class Server:
     """A parent and two workers.
 
-    preloads: whether the parent loads the application, and so has probes
+    With ``preloads``, the parent loads the application and so has the probes.
     """
 
     def __init__(self, kind: str, place: Path, preloads: bool) -> None:
@@ -54,7 +55,7 @@ class Server:
         self.workers = self.booted(2)
 
     def booted(self, number: int) -> set[int]:
-        """Await so many workers; their pids."""
+        """Wait until ``number`` workers have started. Return their PIDs."""
         pids: set[int] = set()
         while len(pids) < number:
             line = read_line(self.process.stdout)
@@ -64,7 +65,8 @@ class Server:
         return pids
 
     def serve(self, workers: set[int]) -> Counter[int]:
-        """Ask until each of these has answered; how many requests each process had."""
+        """Send requests until each of these workers has answered. Return the count
+        per process."""
         served: Counter[int] = Counter()
         end = time.monotonic() + TIMEOUT
         while any(served[pid] < LEAST for pid in workers):
@@ -118,12 +120,12 @@ def test_all_and_one_by_one(server: Server, trace) -> None:
 def test_a_worker_that_is_forked_while_it_is_traced(
     kind: str, tmp_path: Path, trace
 ) -> None:
-    """Probes from before the fork are counted from its first event."""
+    """Probes that exist before the fork are counted from the worker's first event."""
     server = Server(kind, tmp_path, preloads=True)
     try:
         words = ["rack:request", "web:before", "--by", "pid", "--json"]
         tracer = trace("count", server.process.pid, *words, "--subprocesses")
-        server.process.send_signal(signal.SIGTTIN)  # one worker more
+        server.process.send_signal(signal.SIGTTIN)  # starts one more worker
         (late,) = server.booted(1)
         served = server.serve({*server.workers, late})
         assert by_series_and_pid(answer(tracer)) == {

@@ -1,4 +1,4 @@
-"""Probes that a glob matches but cannot be asked are left out, counted and named."""
+"""Probes that match a glob but cannot be traced are left out, counted, and named."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_nothing_is_left(crafted, words, said):
 
 
 def test_a_later_probe_without_the_operand(crafted, trace):
-    """In one of several processes, which has only that one."""
+    """It is in one of several processes, which has no other probe."""
     other = Crafted()
     try:
         define(crafted, "paid", CENTS)
@@ -123,7 +123,7 @@ def test_a_later_probe_without_the_operand(crafted, trace):
 
 
 def test_no_word_of_children_where_none_join(crafted, trace):
-    """The kernel needs no BTF for several processes that were named."""
+    """For several named processes, the kernel needs no BTF."""
     define(crafted, "paid", CENTS)
     other = Crafted()
     try:

@@ -1,4 +1,4 @@
-"""Sets that grow, and targets that do what they like meanwhile."""
+"""Growing sets of probes and processes, and targets that change during tracing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTEGER, STRING = 1, 2
 
 
 def until_traced(target, name, provider="made"):
-    """Wait for the tracer to find a probe; events before that are not counted."""
+    """Wait until the tracer finds a probe. Earlier events are not counted."""
     while True:
         out, _, _ = run("probes", target.pid, f"{provider}:{name}", "--json")
         if json.loads(out)["probes"][0]["traced"]:
@@ -30,7 +30,7 @@ def until_traced(target, name, provider="made"):
 
 
 def test_a_busy_target_does_not_hold_the_tracer(root, start, trace):
-    """Events come faster than they are printed: it ends all the same."""
+    """Events arrive faster than they are printed, but the tracer ends in time."""
     target = start("probes/busy.rb")
     tracer = trace("trace", target.pid, "busy:event", "--duration", "0.3")
     out, err, code = tracer.result()
@@ -40,7 +40,8 @@ def test_a_busy_target_does_not_hold_the_tracer(root, start, trace):
 
 
 def test_another_provider_gets_the_name_later(craft, trace):
-    """A bare name means every provider that has it, also one that comes later."""
+    """A bare name selects every provider that has it, even one that is defined
+    later."""
     first, second = craft(), craft()
     first.told("define", "a", "x", 0, [["n", INTEGER, 0]])
     pids = f"{first.pid},{second.pid}"
@@ -70,7 +71,7 @@ def test_a_probe_that_does_not_fit_costs_only_itself(craft, trace):
 
 
 def test_a_probe_of_an_old_image_in_one_of_several(craft, trace):
-    """It changes no mapping: the image's notes tell of it."""
+    """It changes no mapping. Only the image's notes show it."""
     first, second = craft(), craft()
     first.told("define", "made", "later", 0, [])
     second.told("define", "made", "other", 0, [])
@@ -95,7 +96,7 @@ def test_a_late_probe_shows_all_its_operands(craft, trace):
 
 
 def test_children_that_come_and_go(start, trace):
-    """None is taken for another later, and nothing is held for those that ended."""
+    """No child is mistaken for a later one, and no data of ended children is kept."""
     target = start("probes/forking.rb")
     words = ["fork:child", *if_ruby_has("gc__mark__begin"), "--subprocesses"]
     tracer = trace("count", target.pid, *words, "--json")
@@ -184,7 +185,7 @@ int main(void) {
 
 @pytest.fixture
 def odd(root, tmp_path):
-    """A program with a site that cannot be probed, and operands out of reach."""
+    """A program with a site that cannot be probed and operands out of range."""
     source = tmp_path / "odd.c"
     source.write_text(SITES)
     subprocess.run(["gcc", "-o", tmp_path / "odd", source], check=True)
@@ -274,7 +275,7 @@ def test_a_damaged_cache_is_made_anew(start, trace, tmp_path):
 
 
 def test_a_cache_that_cannot_be_written_is_left_as_it_was(tmp_path, monkeypatch):
-    """A file that was begun is taken away, as on a full disk."""
+    """A partial file is removed, as on a full disk."""
     monkeypatch.setenv("RBTRACE_CACHE_DIR", str(tmp_path))
     compiled = {"on_hit": bytes(80_000)}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -289,7 +290,7 @@ def test_a_cache_that_cannot_be_written_is_left_as_it_was(tmp_path, monkeypatch)
 
 
 def test_a_target_that_executes_another_program(start, trace):
-    """Its probes are new ones of another file: they are found."""
+    """The new program's probes, from another file, are found."""
     target = start("probes/exec.rb")
     tracer = trace("count", target.pid, "exec:one", "--json")
     assert target.step("fire 3") == "done 3"
@@ -303,7 +304,7 @@ def test_a_target_that_executes_another_program(start, trace):
 
 @pytest.mark.parametrize("moment", [1, 2])
 def test_a_probe_that_comes_while_probes_are_read(moment, start, root, monkeypatch):
-    """The next refresh finds it, before and after the process is remembered."""
+    """The next refresh finds it, before and after the process's probes are cached."""
     target = start("probes/late.rb")
     reads = []
 

@@ -1,4 +1,4 @@
-"""Hints for somebody who looks for a probe that is not there."""
+"""Hints for a user who names a probe that does not exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUBY = "$stdout.sync = true; puts :ready; gets"
 
 
 def hint_of(*words: object) -> tuple[str, str, int]:
-    """The first line, the others as one, and the exit code."""
+    """Return the first line, the other lines joined, and the exit code."""
     out, err, code = run(*words)
     assert out in ("", "no probes\n")
     first, _, rest = err.partition("\n")
@@ -32,7 +32,7 @@ def test_not_ruby(root):
         first, rest, code = hint_of("count", target.pid, "checkout")
         assert (first, code) == ("rbtrace-py: no probe matches checkout", 4)
         assert f"process {target.pid} (sh) is not Ruby" in rest
-        # libc has probes on some systems, and what there is is listed.
+        # libc has probes on some systems, and the existing probes are listed.
         out, err, code = run("probes", target.pid)
         assert code == 0
         assert ("is not Ruby" in err) is (out == "no probes\n")
@@ -66,7 +66,7 @@ def test_the_gem_without_probes(root):
 
 
 def test_a_ruby_whose_library_cannot_be_opened(root, monkeypatch):
-    """It is not known to have no probes."""
+    """Whether it has probes is unknown."""
     target = Target("ruby", "-e", RUBY)
     problem = Problem("/lib/libruby.so (deleted)", "not allowed to open it")
     scan = Scan([], [problem])

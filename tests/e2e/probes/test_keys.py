@@ -1,4 +1,4 @@
-"""How many keys are kept, whatever the targets; the rest is in one row."""
+"""The limit on keys, with one or more targets. One row holds the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def kept_and_rest(document):
 
 
 def test_of_several_processes(craft, trace):
-    """23 keys in two processes: the first 5 are kept."""
+    """Of 23 keys in two processes, the first 5 are kept."""
     targets = [craft(), craft()]
     for target in targets:
         target.define("event", [["id", INTEGER, 0]])
@@ -40,7 +40,7 @@ def test_of_several_processes(craft, trace):
 
 @pytest.mark.parametrize("kind", [INTEGER, STRING])
 def test_of_values_in_several_processes(craft, trace, kind):
-    """The sums of what is in ``(other)`` are exact, of each series by itself."""
+    """The sums in ``(other)`` are exact for each series."""
     targets = [craft(), craft()]
     for target in targets:
         for name in ("one", "two"):
@@ -77,7 +77,7 @@ def test_of_children(start, trace):
 
 
 def test_of_spans_and_pairs_together(craft, trace):
-    """Two programs of the kernel's, one number of keys."""
+    """Two BPF programs share one limit on keys."""
     target = craft()
     target.define("work__end", SPAN_END, role=2)
     for name in ("begin", "end"):
@@ -101,7 +101,7 @@ def test_of_spans_and_pairs_together(craft, trace):
 
 
 def test_of_probes_that_come_later(start, trace):
-    """A series that comes when all keys are given away has its row too."""
+    """A series that starts after all keys are taken also has its row."""
     target = start("probes/late.rb")
     words = ["late:*", "--by", "n", "--max-keys", 2, "--json"]
     tracer = trace("count", target.pid, *words)

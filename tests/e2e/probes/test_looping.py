@@ -1,4 +1,4 @@
-"""A program that defines, disables, forks and exits all the time, while traced."""
+"""A traced program that constantly defines and disables probes, forks, and exits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from processes import LIB, ROOT, TARGETS, Target, is_soak
 
 THREADS = 8
 EVENTS = 3
-"""Of loop:round, a round of a thread."""
+"""Events of loop:round per round and thread."""
 ROUNDS = 5 if is_soak() else 2
 SECONDS = 300
-"""Of a soak."""
+"""Seconds that a soak takes."""
 STEPS = 2
-"""At least; the first makes what is made once."""
+"""Minimum number of steps. The first step also allocates what is allocated once."""
 GROWTH = 1024
-"""KiB that memory may vary by, however many steps there are."""
+"""KiB by which memory may vary, regardless of the number of steps."""
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
 
 
 class Use(NamedTuple):
-    """What a process has; memory in KiB."""
+    """The resources of a process, with memory in KiB."""
 
     memory: int
     descriptors: int
@@ -58,7 +58,7 @@ def plain(_folder: Path) -> tuple[Path, dict[str, str]]:
 def sanitized(folder: Path) -> tuple[Path, dict[str, str]]:
     """Build the extension with ASan and UBSan into a copy of the gem's library.
 
-    Returns: the copy, and the environment that a Ruby needs to load it
+    Return the copy and the environment variables that a Ruby needs to load it.
     """
     found = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True
@@ -80,8 +80,8 @@ def sanitized(folder: Path) -> tuple[Path, dict[str, str]]:
     shutil.copy(build / "native.so", library / "tracepoint")
     return library, {
         "LD_PRELOAD": str(preload.resolve()),
-        # Ruby itself frees nothing at its end. What is freed is kept for a while, of
-        # each thread's own so much.
+        # Ruby itself frees nothing at its end. ASan keeps freed memory for a while,
+        # with a quarantine per thread.
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:quarantine_size_mb=1:"
         "thread_local_quarantine_size_kb=16",
     }
@@ -97,7 +97,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
 
 
 def step(target: Target, trace: Callable[..., Tracer]) -> None:
-    """Rounds of all threads, counted exactly."""
+    """Run rounds of all threads, and count them exactly."""
     tracer = trace("count", target.pid, "loop:round", "--subprocesses", "--json")
     assert target.step(str(ROUNDS)) == "done true 0"
     (group,) = answer(tracer)["groups"]
@@ -105,7 +105,7 @@ def step(target: Target, trace: Callable[..., Tracer]) -> None:
 
 
 def killed_step(target: Target, trace: Callable[..., Tracer]) -> None:
-    """Rounds under a tracer of all probes, which is killed."""
+    """Run rounds under a tracer of all probes, and kill the tracer."""
     tracer = trace("count", target.pid, "loop*:*", "fresh:*", "--subprocesses")
     assert target.step(str(ROUNDS)) == "done true 0"
     tracer.process.kill()

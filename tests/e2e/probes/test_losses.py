@@ -1,4 +1,4 @@
-"""Losses are counted; whatever is written can be read elsewhere."""
+"""Losses are counted, and other tools can read every output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def test_every_value_out_of_place_is_counted(crafted, trace):
 
 
 def test_percentiles_are_those_of_hdrhistogram(crafted, trace, tmp_path):
-    """Fed with all values, to the last digit; also in the log."""
+    """They agree to the last digit with HdrHistogram fed with all values, even in
+    the log."""
     chance = random.Random(5)
     values = [int(10 ** chance.uniform(0, 12.5)) for _ in range(300)]
     reference = HdrHistogram(1, HOUR, 3)
@@ -89,7 +90,7 @@ def test_intervals_add_up_to_the_whole(crafted, trace, tmp_path):
 
 
 def test_lost_events_are_counted(crafted, trace):
-    """While the tracer is stopped the buffer fills: seen and lost are all."""
+    """The buffer fills while the tracer is stopped. Seen and lost events add up."""
     crafted.define("event", [["id", INTEGER, 0], ["text", STRING, 0]])
     tracer = trace("trace", crafted.pid, "event", "--json")
     tracer.process.send_signal(signal.SIGSTOP)
@@ -107,7 +108,7 @@ def test_lost_events_are_counted(crafted, trace):
 
 
 def test_texts_that_lie(crafted, trace):
-    """Pointers that lead nowhere, escapes, and bytes that are no text."""
+    """Invalid pointers, escape sequences, and bytes that are not valid text."""
     crafted.define("event", [["text", STRING, 0]])
     tracer = trace("trace", crafted.pid, "event", "--string-size", "16")
     counter = trace("count", crafted.pid, "event", "--by", "text", "--json")
@@ -147,7 +148,8 @@ def test_keys_as_long_as_can_be_and_longer(crafted, trace):
 
 
 def test_long_keys_that_differ_late(crafted, trace):
-    """At byte 200; around 56, where the kernel's key ends; at the last that counts."""
+    """They differ at byte 200, near byte 56, where the kernel's key ends, or at the
+    last byte."""
     operands = [["id", INTEGER, 0], ["text", STRING, 0]]
     for name in ("begin", "event"):
         crafted.define(name, operands)
@@ -202,7 +204,8 @@ def test_twelve_operands_are_all_read(crafted, trace):
 
 
 def test_a_filter_of_many_operands(crafted, trace):
-    """There are 16 places at a hit; trace takes those of what it shows."""
+    """A hit can read 16 operands. ``trace`` uses the places for the ones that it
+    shows."""
     names = [f"n{number}" for number in range(12)]
     crafted.define("event", [[name, INTEGER, 0] for name in names])
     twelve = " and ".join(f"{name} == {i}" for i, name in enumerate(names))
@@ -223,7 +226,7 @@ def test_a_filter_of_many_operands(crafted, trace):
 
 
 def test_a_filter_and_a_key_of_all_operands(crafted, trace):
-    """A span of ten arguments has as many operands as there may be, and a few."""
+    """A span of ten arguments has the maximum number of operands and a few more."""
     names = [f"n{number}" for number in range(10)]
     operands = [*SPAN_END[:2], *([name, INTEGER, 0] for name in names)]
     crafted.define("work__end", operands, role=2)
@@ -249,7 +252,7 @@ def test_a_template(crafted, trace):
 
 
 def test_pairs_in_threads_that_come_and_go(crafted, trace):
-    """No thread inherits what an ended one of its number left open."""
+    """A thread does not inherit open events of an ended thread with the same number."""
     crafted.define("open", [])
     crafted.define("close", [])
     tracer = trace("latency", crafted.pid, "open..close", "--json")
@@ -274,7 +277,8 @@ def test_beginnings_that_never_end_cost_only_themselves(crafted, trace):
 
 
 def test_pairs_nested_deeper_than_is_kept(crafted, trace):
-    """The innermost 128 are timed, the others counted; then all is as before."""
+    """The innermost 128 are timed, and the others counted. Afterwards, all is as
+    before."""
     crafted.define("open", [])
     crafted.define("close", [])
     tracer = trace("latency", crafted.pid, "open..close", "--json")

@@ -1,4 +1,4 @@
-"""Spans of methods, by their names in Ruby and as probes."""
+"""Spans of methods, by their Ruby names and as probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that forks workers and replaces them one by one, while it is traced."""
+"""A server that forks workers and replaces them one by one while traced."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Puma:
         return self.process.pid
 
     def booted(self) -> set[int]:
-        """The pids of the two workers that say next that they are there."""
+        """Return the PIDs of the next two workers that report their start."""
         pids: set[int] = set()
         while len(pids) < 2:
             line = read_line(self.process.stdout)
@@ -61,11 +61,11 @@ class Puma:
         return pids
 
     def ask(self, path: str = "/") -> int:
-        """The pid of the worker that served a request."""
+        """Return the PID of the worker that served a request."""
         return int(answer_of(self._socket, path))
 
     def replace(self) -> None:
-        """A phased restart: one worker after the other."""
+        """Do a phased restart: the workers are replaced one after the other."""
         self.process.send_signal(signal.SIGUSR1)
         self.workers = self.booted()
 
@@ -89,7 +89,7 @@ def puma(tmp_path: Path) -> Iterator[Puma]:
 
 @pytest.fixture
 def workers_alone(tmp_path: Path) -> Iterator[Puma]:
-    """Puma, where the workers have the agent and their parent has none."""
+    """A Puma whose workers have the agent and whose parent does not."""
     need_puma()
     server = Puma(tmp_path, agent="workers")
     yield server
@@ -148,7 +148,7 @@ def counted(line: str) -> Counter[int]:
 
 
 def _called(path: Path) -> set[int]:
-    """Return who called, as far as it is written."""
+    """Return the callers in the output so far."""
     whole = path.read_text().rpartition("\n")[0].splitlines()
     events = [json.loads(line) for line in whole]
     return {event["pid"] for event in events if event["method"] == "Web#call"}
@@ -191,12 +191,13 @@ def test_each_worker_answers_for_itself(puma: Puma) -> None:
 
 
 def test_reports_leave_out_what_waits_for_work(puma: Puma, tmp_path: Path) -> None:
-    """Each worker's pool, reactor, accepting and main thread; not a held request."""
+    """The idle threads of each worker are its pool, reactor, acceptor, and main
+    thread. A held request is not idle."""
     os.mkfifo(tmp_path / "held")
     asking = threading.Thread(target=puma.ask, args=("/hold",))
     asking.start()
     words = ["stacks", puma.pid, "--subprocesses", "--mode", "wall", "-n", 200]
-    with (tmp_path / "held").open("wb"):  # once it is read from
+    with (tmp_path / "held").open("wb"):  # it opens once it is read
         out, err, code = run(*words)
     asking.join()
     assert code == 0, err
@@ -213,7 +214,7 @@ def test_reports_leave_out_what_waits_for_work(puma: Puma, tmp_path: Path) -> No
 
 
 def test_stats_of_each_worker(tmp_path: Path, trace: Callable[..., Tracer]) -> None:
-    """Each worker says every second how busy it is, while somebody traces that."""
+    """Each worker reports its load every second while it is traced."""
     need_puma()
     os.mkfifo(tmp_path / "held")
     puma = Puma(tmp_path, PLUGIN="1")
@@ -241,7 +242,7 @@ def test_stats_of_each_worker(tmp_path: Path, trace: Callable[..., Tracer]) -> N
 
 
 def next_stats(tracer: Tracer, workers: set[int]) -> dict[int, dict[str, int]]:
-    """Return what each worker says next, by pid."""
+    """Return each worker's next report, by PID."""
     said: dict[int, dict[str, int]] = {}
     assert tracer.process.stdout
     while set(said) != workers:

@@ -1,4 +1,4 @@
-"""examples/rails with Sidekiq: counts are those of the application's own log."""
+"""examples/rails with Sidekiq: counts equal those in the application's own log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLACEHOLDERS = re.compile(r"(IN|VALUES) \(\?(?:, \?)*\)")
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     shop = RailsExample(tmp_path_factory.mktemp("shop"))
-    # What a worker does once, at its first requests, is not what is counted here.
+    # One-time work of a worker's first requests is not counted here.
     in_threads(lambda _: [shop.get() for _ in range(10)])
     in_threads(lambda _: [order(shop, 1, 2) for _ in range(3)])
     shop.await_jobs(THREADS * 3 * 2)
@@ -32,7 +32,7 @@ def shop(tmp_path_factory):
 
 
 class Log:
-    """What the application wrote since this was made."""
+    """The lines that the application has logged since this object was created."""
 
     def __init__(self, shop):
         self._path = shop.log
@@ -46,7 +46,7 @@ class Log:
         return Counter(match[1] for match in found if match)
 
     def queries(self):
-        """Return (name, statement, whether the query cache answered), counted."""
+        """Return the counts of (name, statement, whether the query cache answered)."""
         found = [match for line in self.lines() if (match := SQL.match(line))]
         return Counter(
             (match[2], PLACEHOLDERS.sub(r"\1 (?)", match[3]), bool(match[1]))
@@ -55,12 +55,13 @@ class Log:
 
 
 def order(shop, item, count):
-    """One request, and one job, or two of more than one."""
+    """Send one request, which creates one job, or two for orders of more than one
+    item."""
     assert shop.ask("POST", "/orders", item_id=item, count=count) == 201
 
 
 def visit(shop, thread):
-    """24 requests, of every kind, and 7 jobs."""
+    """Send 24 requests, of every kind, which create 7 jobs."""
     shop.get("/reports")
     for number in range(5):
         assert shop.ask("GET", "/items") == 200
@@ -72,7 +73,7 @@ def visit(shop, thread):
 
 
 def visit_in_threads(shop):
-    """72 requests, and 21 jobs, which have ended."""
+    """Send 72 requests, and wait for the 21 jobs to finish."""
     jobs = shop.finished_jobs()
     in_threads(lambda thread: visit(shop, thread))
     shop.await_jobs(jobs + THREADS * 7)
@@ -80,7 +81,8 @@ def visit_in_threads(shop):
 
 @pytest.fixture
 def counts(shop, trace):
-    """Trace, visit in three threads; counts by key, a command each, and the log."""
+    """Trace during visits in three threads. Return the counts by key of each
+    command, and the log."""
 
     def run(*commands):
         log = Log(shop)
@@ -108,7 +110,7 @@ def summed(queries, of):
 
 
 def test_requests(counts):
-    """Latency by status, and by route of those that found one."""
+    """Latency by status, and by route for requests that have one."""
     (by_status, by_route, by_method, slow), log = counts(
         ("latency", "rack:request", "--by", "status"),
         ("latency", "rack:request", "--by", "route"),
@@ -138,7 +140,7 @@ def test_actions(counts):
 
 
 def test_sql(counts):
-    """The log leaves out what a new connection asks of the schema."""
+    """The log omits the schema queries of a new connection."""
     logged = 'not (name == "SCHEMA")'
     statements = ("active_record:sql", "--by", "statement", "--filter")
     (by_statement, cached, by_name), log = counts(
@@ -149,7 +151,7 @@ def test_sql(counts):
     queries = log.queries()
     not_cached = Counter({q: n for q, n in queries.items() if not q[2]})
     assert by_statement == summed(not_cached, lambda _, statement, __: statement)
-    # Rails 7.1 added a RETURNING.
+    # Rails 7.1 added RETURNING.
     insert = 'INSERT INTO "orders" ("item_id", "count") VALUES (?)'
     assert sum(n for s, n in by_statement.items() if s.startswith(insert)) == 15
     assert cached == summed(queries - not_cached, lambda _, statement, __: statement)
@@ -173,7 +175,7 @@ def test_views(counts):
 
 
 def test_jobs(counts):
-    """Those of Sidekiq by class, what was pushed, and the waits by queue."""
+    """Sidekiq's jobs by class, the pushed jobs, and the waits by queue."""
     (jobs, active_jobs, pushed, waits, failed), log = counts(
         ("latency", "sidekiq:perform", "--by", "job"),
         ("latency", "active_job:perform", "--by", "job"),
@@ -191,7 +193,8 @@ def test_jobs(counts):
 
 
 def test_time_in_the_queue(shop, trace):
-    """From the header's time to when the request began, in each form of the header."""
+    """It is the time from the header's to the request's begin, in each form of the
+    header."""
     log = Log(shop)
     words = ("rack:request__begin", "--subprocesses", "--json")
     tracer = trace("trace", shop.pid, *words)
@@ -217,9 +220,9 @@ def test_time_in_the_queue(shop, trace):
 
 
 def test_stacks_of_slow_requests(shop, trace, tmp_path):
-    """Of the requests that are slow, and of no others.
+    """Only slow requests have stacks.
 
-    A busy machine may make others slow: they waited for a processor or the GVL.
+    On a busy machine, other requests may be slow while they wait for a CPU or the GVL.
     """
     log = Log(shop)
     folded = tmp_path / "slow.folded"
@@ -229,7 +232,7 @@ def test_stacks_of_slow_requests(shop, trace, tmp_path):
     visit_in_threads(shop)
     slow = answer(tracer)["slow"]
     times = log.count(r"^Completed .* in (\d+)ms")
-    # The log's time is within the span's.
+    # The logged time is part of the span's.
     assert slow["count"] >= sum(n for ms, n in times.items() if int(ms) >= 1000)
     delayed = [span for span in slow["exemplars"] if not is_report(span)]
     assert len(slow["exemplars"]) == slow["count"]

@@ -1,4 +1,4 @@
-"""Results of spans: arguments of the end probe alone."""
+"""Results of spans: arguments of the end probe only."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_values_of_a_result(target, trace):
 
 
 def test_nil_results_are_explained(target, trace):
-    """They may be of spans that were running when tracing began."""
+    """Their spans may have been running when tracing began."""
     said = "a result is nil if it was not set, or its span began before tracing did"
     for argument, is_said in (("status", True), ("duration_ns", False)):
         tracer = trace("values", target.pid, "request", argument)

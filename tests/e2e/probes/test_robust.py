@@ -1,4 +1,4 @@
-"""The target is never left changed, however the tracer ends."""
+"""The target stays unchanged, however the tracer ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.alone
 
 
 def states(pid, pattern=""):
-    """Names of the probes that are traced, and of those with a semaphore up."""
+    """Return the names of the traced probes, and of those with a raised semaphore."""
     process = Process(pid)
     traced, raised = [], []
     with StateReader(process) as reader:
@@ -38,7 +38,7 @@ def states(pid, pattern=""):
 
 
 def sleep_at_random(chance, longest):
-    """Until any moment of the tracer's life: that is the point of it."""
+    """Sleep until a random moment of the tracer's life."""
     time.sleep(chance.uniform(0, longest))
 
 
@@ -66,7 +66,7 @@ def test_kill_9_leaves_nothing_behind(start, trace):
 
 
 def test_kill_9_while_it_starts(start, trace):
-    """Also before it is attached, and in the middle of attaching."""
+    """The kill may come before or during the attachment."""
     target = start("probes/busy.rb")
     chance = random.Random(21)
     for _ in range(times(200)):
@@ -80,7 +80,7 @@ def test_kill_9_while_it_starts(start, trace):
 
 
 def test_kill_9_while_the_kernel_attaches(start, trace):
-    """The kernel's leftovers go with the next tracer of the same probes."""
+    """The next tracer of the same probes removes the kernel's leftovers."""
     target = start("probes/busy.rb")
     for _ in range(times(200)):
         tracer = trace("count", target.pid, "*:*", waits=False)
@@ -92,7 +92,8 @@ def test_kill_9_while_the_kernel_attaches(start, trace):
 
 
 def until_it_attaches(pid):
-    """In bpf(BPF_LINK_CREATE), which takes a millisecond; or has done it already."""
+    """Wait until the tracer is in bpf(BPF_LINK_CREATE), which takes a millisecond,
+    or past it."""
     call = os.open(f"/proc/{pid}/syscall", os.O_RDONLY)
     try:
         for _ in range(1_000_000):
@@ -105,31 +106,34 @@ def until_it_attaches(pid):
 
 
 def links(pid):
-    """Yield what its descriptors are of."""
+    """Yield the link targets of its descriptors."""
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
             yield str(path.readlink())
 
 
 def put_right(target, trace, killed):
-    """Nothing is left of it, or what the kernel says is, until somebody else ends."""
+    """Check that nothing of it remains, except leaks that the kernel reports. These
+    last until the next tracer ends."""
     if has_leaked(killed.process.pid):
         trace("count", target.pid, "*:*").finish()
     assert states(target.pid) == ([], [])
 
 
 def has_leaked(pid):
-    """Did Linux leave breakpoints of a tracer that was killed while it put them in?
+    """Return whether Linux left breakpoints of a tracer that was killed while
+    attaching.
 
-    It cannot take them out then: who is to be killed is given no page of another's
-    memory (mm/gup.c), and kernel/events/uprobes.c gives up, and says so.
+    Linux cannot remove them, because a process with a pending kill gets no page of
+    another process's memory (mm/gup.c). kernel/events/uprobes.c then gives up and logs
+    it.
     """
     said = subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout
     return f":{pid} failed to unregister, leaking uprobe" in said
 
 
 def test_a_fork_under_a_tracer_that_dies(start, trace):
-    """Semaphores are copied by fork: the children's go down too."""
+    """A fork copies semaphores. The child's semaphores are lowered, too."""
     target = start("probes/preforking.rb", "--late")
     own = if_ruby_has("gc*", "object__create")
     tracer = trace("count", target.pid, "fork:*", *own)
@@ -144,7 +148,7 @@ def test_a_fork_under_a_tracer_that_dies(start, trace):
 
 
 def test_probes_defined_while_another_is_traced(start, trace):
-    """Each is visible at once, is traced next, and nothing crashes."""
+    """Each is listed at once and traced next, and nothing crashes."""
     target = start("probes/late.rb")
     tracer = trace("count", target.pid, "late:first", "--json")
     rounds = times(2000)
@@ -193,7 +197,8 @@ def test_wait_for_a_probe_that_is_not_there_yet(start, trace):
 
 @pytest.mark.parametrize("children_first", [True, False])
 def test_preforking_family(start, trace, children_first):
-    """Parent and 3 children, probes from before and after the fork, all counted."""
+    """A parent and 3 children, with probes from before and after the fork, are all
+    counted."""
     target = start("probes/preforking.rb", *([] if children_first else ["--late"]))
     words = ["fork:*", "--by", "who", "--subprocesses", "--json"]
     tracer = trace("count", target.pid, *words)

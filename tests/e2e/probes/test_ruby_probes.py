@@ -1,4 +1,4 @@
-"""Ruby's own probes: built-in words, semaphores, and what is not safe."""
+"""Ruby's own probes: built-in names, semaphores, and unsafe arguments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ end
 
 @pytest.fixture
 def ruby(ruby_probes, tmp_path):
-    """A Ruby without the gem, and without lambda literals."""
+    """A Ruby without the gem and without lambda literals."""
     loaded = tmp_path / "loaded.rb"
     loaded.write_text("1\n")
     script = tmp_path / "loop.rb"
@@ -69,7 +69,8 @@ def test_a_glob_passes_over_what_is_not_safe(ruby, trace):
 
 
 def test_all_sites_of_a_probe_and_its_semaphore(ruby, trace):
-    """gc__mark__begin and others have a semaphore: Ruby fires only if it is up."""
+    """gc__mark__begin and others have a semaphore. Ruby fires them only while it is
+    raised."""
     tracer = trace("count", ruby.pid, "load__entry", "load__return", "--json")
     ruby.step()
     counts = {group["series"]: group["count"] for group in answer(tracer)["groups"]}
@@ -94,7 +95,7 @@ NEW_IN_4_1 = {
 
 @pytest.fixture(params=[*map(rubies.chroot, ("", "yjit", "zjit"))])
 def newer(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """A Ruby 4.1, with a JIT or without."""
+    """Ruby 4.1, with and without a JIT."""
     build = Build("4.1.0dev-shared", request.param)
     words = [*build.words(), "--disable-gems"]
     with closing(Target(*words, str(TARGETS / "probes/newer_probes.rb"))) as target:
@@ -114,7 +115,7 @@ def test_arguments_of_newer_probes(newer: Target) -> None:
 def test_pauses_for_the_collector(newer: Target, trace: Trace) -> None:
     tracer = trace("latency", newer.pid, "gc-pause", "--by", "event", "--json")
     assert newer.step("collect 5") == "done"
-    assert by_key(answer(tracer)) == {0: 5}  # each a start
+    assert by_key(answer(tracer)) == {0: 5}  # one event per start
 
 
 def test_swept_pages(newer: Target, trace: Trace) -> None:
@@ -137,7 +138,8 @@ def test_new_objects(newer: Target, trace: Trace) -> None:
 def test_memory_outside_of_the_heap(newer: Target, trace: Trace, probe: str) -> None:
     words = (probe, "size", "--filter", "size > 123000", "--yes", "--json")
     tracer = trace("values", newer.pid, *words)
-    # With a NUL; the last one may still be on the stack when the others are freed.
+    # One has a NUL. The last object may still be on the stack when the others are
+    # freed.
     assert newer.step("allocate 8") == "done"
     assert newer.step("collect 1") == "done"
     (group,) = answer(tracer)["groups"]

@@ -8,7 +8,7 @@ from commands import run
 
 
 def test_equal_probes_are_listed_once(start, trace):
-    """Each process has an image of its own, and they share Ruby's library."""
+    """Each process has its own image, and they share Ruby's library."""
     targets = [start("probes/late.rb") for _ in range(3)]
     targets[1].step("define second")
     pids = ",".join(str(target.pid) for target in targets)

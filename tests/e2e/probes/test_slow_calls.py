@@ -1,4 +1,4 @@
-"""Slow spans alone: 1 of 50 requests takes a slow path of a known way and length."""
+"""Only slow spans: 1 of 50 requests takes a slow path of known kind and length."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("root")
 
 @pytest.fixture(scope="module")
 def built(build: Build) -> list[str]:
-    """The words that run the target in a Ruby."""
+    """Return the words that run the target in a Ruby."""
     words = build.words()
     build_gem(build)
     return [*words, f"-I{LIB}", SLOW_CALLS, str(SLOW_MS / 1000)]
@@ -41,9 +41,9 @@ def target() -> Iterator[Target]:
 
 
 class Found:
-    """What came of slow calls of one way.
+    """The result for slow calls of one kind.
 
-    stacks: weights, in ns, by the names of frames, the root first
+    ``stacks`` has weights in ns by the names of frames, root first.
     """
 
     def __init__(self, trace: TRACE, target: Target, way: str, out: Path, *words: Any):
@@ -57,7 +57,7 @@ class Found:
         assert code == 0, err
         self.document = json.loads(printed)
         counters = self.document["counters"]
-        # A page is not there for a moment as it is copied after a fork.
+        # A page is missing for a moment while it is copied after a fork.
         assert counters["lost_samples"] <= 2 * (way == "forked"), err
         assert counters["incomplete_spans"] == 0, err
         self.slow = self.document["slow"]
@@ -77,12 +77,12 @@ class Found:
         return sum(self.stacks.values())
 
     def below(self, name: str) -> int:
-        """Return the weight of the stacks in which a method is."""
+        """Return the weight of the stacks that contain a method."""
         return sum(ns for names, ns in self.stacks.items() if name in names)
 
     @property
     def parts(self) -> Counter[str]:
-        """How the requests that took the slow path spent their time."""
+        """Return how the requests on the slow path spent their time."""
         parts: Counter[str] = Counter()
         for one in self.slow["exemplars"]:
             if one["arguments"]["path"] == "/slow":
@@ -90,9 +90,9 @@ class Found:
         return parts
 
     def share(self, *names: str) -> float:
-        """Return the share of what they did of themselves that is of these ways."""
+        """Return the share of the given kinds in the requests' own time."""
         parts = self.parts
-        own = parts.total() - parts["run queue"]  # others had the CPUs then
+        own = parts.total() - parts["run queue"]  # other programs had the CPUs then
         return sum(parts[name] for name in names) / own
 
 
@@ -100,7 +100,7 @@ def assert_slow_path(found: Found, way: str) -> None:
     slow = found.slow
     by_path = Counter(one["arguments"]["path"] for one in slow["exemplars"])
     assert by_path["/slow"] == SLOW, slow
-    # The others are those that the machine made slow, as by giving others its CPUs.
+    # The others are slow because of the machine, as when other programs have its CPUs.
     quick = sum(found.took(path="/quick"))
     assert found.below(f"Requests#slow_{way}") > 0.9 * (found.weight - quick), found
     assert sum(slow["parts"].values()) == slow["total_ns"]
@@ -129,7 +129,8 @@ def test_the_slow_path(built: list[str], trace: TRACE, tmp_path: Path) -> None:
 
 @each_build
 def test_a_slow_fiber(built: list[str], trace: TRACE, tmp_path: Path) -> None:
-    """What other fibers of its thread do while it is suspended is not its."""
+    """While a fiber is suspended, the work of other fibers of its thread is not its
+    own."""
     with closing(Target(*built)) as target:
         found = Found(trace, target, "fibers", tmp_path / "o.folded", "-r", 999)
     assert_slow_path(found, "fibers")
@@ -142,7 +143,7 @@ def test_a_slow_fiber(built: list[str], trace: TRACE, tmp_path: Path) -> None:
 def test_a_fight_for_the_gvl(target: Target, trace: TRACE, tmp_path: Path) -> None:
     found = Found(trace, target, "contended", tmp_path / "o.folded")
     assert_slow_path(found, "contended")
-    # Longer by what a hypervisor took, which is not in a CPU clock.
+    # It is longer by a hypervisor's time, which a CPU clock leaves out.
     on_cpu = found.parts["on CPU"]
     assert 0.95 * SLOW * SLOW_MS * 1e6 <= on_cpu < found.parts["GVL"]
     assert found.share("on CPU", "GVL") > 0.95, found.slow

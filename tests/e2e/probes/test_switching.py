@@ -1,4 +1,4 @@
-"""Probes that the program switches off while somebody traces them."""
+"""Probes that the program disables while they are traced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes that the program fires and never declared: their types come later."""
+"""Probes that the program fires without declaring them: their types are known later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_type_is_known_with_its_first_value(
     assert types(target) == {"arg0": "nil", "plan": "nil"}
     nothing = {"arg0": None, "plan": None}
     assert traced(trace, target, "nil, plan: nil") == [nothing]
-    # Who looked before the first value goes on with numbers.
+    # A tracer that attached before the first value still shows numbers.
     assert traced(trace, target, "-7, plan: nil") == [{"arg0": -7, "plan": None}]
     assert types(target) == {"arg0": "integer", "plan": "nil"}
     free = 'plan: Struct.new(:to_s).new("free")'

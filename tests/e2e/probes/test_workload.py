@@ -1,4 +1,4 @@
-"""A known workload gives exactly the known counts, whichever way it is asked."""
+"""A known workload gives exactly the known counts, whatever the command."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_latency_of_the_same_as_a_pair(start, trace):
 
 
 def test_recursion_nests_in_time(start, trace):
-    """An outer call takes at least as long as the one within."""
+    """An outer call takes at least as long as the call within it."""
     target = start("probes/workload.rb")
     words = ["load:work", "--by", "id", "--filter", 'kind == "recursive"', "--json"]
     tracer = trace("latency", target.pid, *words)
@@ -86,7 +86,7 @@ def test_count_without_a_key(start, trace):
     ],
 )
 def test_each_ends_with_its_cost(start, trace, words, hits, attach):
-    """Each hit counts, also one that a filter leaves out."""
+    """Each hit counts, even one that a filter rejects."""
     target = start("probes/workload.rb")
     env = {"RBTRACE_ATTACH": attach}
     verb, *rest = words
@@ -211,7 +211,7 @@ def test_values_of_what_is_no_number_are_counted(start, trace, argument, expecte
 
 
 def test_a_span_and_a_pair_in_one_command(start, trace):
-    """Two programs, one answer: each series comes from one of them."""
+    """Two BPF programs give one result. Each series comes from one of them."""
     target = start("probes/workload.rb")
     gc = if_ruby_has("gc")
     words = ["work", "pair_begin..pair_end", *gc, "--json"]
