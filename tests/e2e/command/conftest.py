@@ -1,4 +1,4 @@
-"""Fixtures of tests of commands: a target that is watched for what is left in it."""
+"""Fixtures of command tests: a target that is watched for leftovers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def watched(folder: Path, root: None) -> Iterator[Watched]:
-    """One for all: what one command leaves would be seen by the next, too."""
+    """A target shared by all tests: the next one would notice what a command leaves."""
     yield from _watched(folder)
 
 
 @pytest.fixture(scope="module")
 def unaware(folder: Path, root: None) -> Iterator[Watched]:
-    """The same without an agent."""
+    """The same target without an agent."""
     yield from _watched(folder, "bare")
 
 

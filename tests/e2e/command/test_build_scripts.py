@@ -1,4 +1,4 @@
-"""Scripts of developers, as far as they can be run quickly."""
+"""Developer scripts, as far as they run quickly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from processes import ROOT, TIMEOUT
 
 @pytest.mark.parametrize("flags", [0, 2, 100])
 def test_a_ruby_is_built_with_any_number_of_flags(flags: int, tmp_path: Path) -> None:
-    """The tree and its log have the flags in their names, as far as they fit."""
+    """The names of the tree and its log contain the flags, as far as they fit."""
     source, rubies = tmp_path / "ruby-9.9", tmp_path / "rubies"
     source.mkdir()
     (source / "vm_core.h").touch()

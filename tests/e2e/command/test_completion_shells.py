@@ -1,4 +1,4 @@
-"""Tab in each shell itself, in a pid namespace with one Ruby in it."""
+"""Tab completion in each real shell, in a pid namespace with one Ruby in it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMMANDS = {
 
 @pytest.fixture
 def begin(tmp_path: Path, root: None, request: pytest.FixtureRequest) -> list[str]:
-    """The command that starts this shell beside a Ruby."""
+    """Return the command that starts this shell beside a Ruby."""
     shell = request.getfixturevalue("shell")
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
@@ -100,7 +100,7 @@ def test_fish(shell: str, begin: list[str], environment: dict[str, str]) -> None
 
 
 def _until(terminal: int, text: str) -> str:
-    """Return what comes up to ``text``, colours and all."""
+    """Return the output up to ``text``, colors included."""
     found = b""
     while text.encode() not in found:
         found += os.read(terminal, 1)

@@ -1,7 +1,7 @@
-"""docs/containers.md: what a tracer with few capabilities can do, and from where.
+"""docs/containers.md: the abilities of a tracer with few capabilities, by its place.
 
-The target is like a container: a user of its own in a pid and a mount namespace. A
-sidecar is in that pid namespace, with a ``/proc`` of its own.
+The target is like a container: it has its own user, in a pid and a mount namespace. A
+sidecar is in the same pid namespace, with its own ``/proc``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ATTACH = f"{AGENT},setuid,setgid"
 
 @pytest.fixture
 def container(root: None, public_copy: PublicCopy) -> Iterator[int]:
-    """The pid of the Ruby in it, as the host counts."""
+    """Return the host's pid of the Ruby in the container."""
     user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
     ruby = ["ruby", f"-I{public_copy.lib}", "-e", PROGRAM]
     target = Target(*CONTAINER, *user, *ruby)
@@ -55,9 +55,9 @@ def look(
     sidecar_of: int | None = None,
     own_filter: bytes | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command as a root that has no other capabilities.
+    """Run the command as root without other capabilities.
 
-    own_filter: the seccomp filter of the command
+    ``own_filter`` is the seccomp filter of the command.
     """
     kept = f"-all,+{caps.replace(',', ',+')}"
     command = ["setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}"]
@@ -106,7 +106,7 @@ def test_without_them(
 
 
 def test_what_it_says_without_rights_to_its_files(container: int) -> None:
-    """Never that there is no probe, nor that something else than us is to blame."""
+    """It never claims that the target has no probes, and never blames another cause."""
     done = look("count", container, "checkout", caps="sys_ptrace,bpf,perfmon")
     assert "has not defined one yet" not in done.stderr
     assert "CAP_DAC_READ_SEARCH" in done.stderr
@@ -119,7 +119,7 @@ def test_what_it_says_without_rights_to_its_files(container: int) -> None:
 
 
 def test_several_processes_from_a_sidecar(container: int) -> None:
-    """The kernel knows them by the host's pids, which nobody has there."""
+    """The kernel knows them by the host's pids, which the sidecar cannot see."""
     words = ("count", 1, "checkout", "--subprocesses", "-d", "0.3")
     done = look(*words, caps=PROBES, sidecar_of=container)
     assert (done.returncode, done.stdout) == (1, "")
@@ -130,7 +130,7 @@ def test_several_processes_from_a_sidecar(container: int) -> None:
 
 
 def test_where_a_filter_forbids_bpf(container: int) -> None:
-    """Podman 4's default filter allows bpf to CAP_SYS_ADMIN alone."""
+    """Podman 4's default filter allows bpf only with CAP_SYS_ADMIN."""
     words, caps = (
         ("count", container, "checkout", "-d", "0.3"),
         f"{PROBES},dac_override",

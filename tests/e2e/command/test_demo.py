@@ -1,4 +1,4 @@
-"""``make demo``'s script, whole, and what it leaves."""
+"""The whole script of ``make demo``, and its leftovers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_demo(demo, tmp_path):
     assert [line for line in shown if len(line) > 80] == []
     sleeps = [re.search(r";Kernel#sleep;\(sleep\) (\d+)$", line) for line in lines]
     slept = sum(int(sleep[1]) for sleep in sleeps if sleep)
-    assert slept > 4.5e9  # half of what three workers have in three seconds
+    assert slept > 4.5e9  # half of the time of three workers in three seconds
     assert any(line.startswith("<main>;Shop.serve;Array#map;") for line in lines)
     (picture,) = [line.strip() for line in lines if line.endswith(".svg")]
     assert Path(picture).parent.parent == tmp_path

@@ -1,7 +1,7 @@
-"""The commands of README and of the pages by task, as a reader types them.
+"""The commands of the README and of the task pages, as a reader types them.
 
-A page is run from its first command to its last, with the programs it starts. Output
-that it shows must come, with numbers of its own.
+Each page runs from its first command to its last, with the programs that it starts. The
+shown output must appear, with different numbers.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ NOT_RUN = {
     r"kubectl ": "needs a cluster; test_containers.py runs what it starts",
     r"cat caps.json": "shows a file",
 }
-"""Lines that are not run, and the reason."""
+"""Lines that are not run, with the reason."""
 FAILING = {'sku = "tea"': 2}
-"""Commands that a page shows failing, and their exit code."""
+"""Commands that fail on a page, with their exit code."""
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FIRST_WORD = re.compile(r"sudo |rbtrace-py |ruby -|rake |python3 |cd |gem build ")
 ENDLESS = {"calls", "count", "latency", "record", "stacks", "top", "trace", "values"}
 CTRL_C = {"rbtrace": r"<\d"}
-"""Commands that end at Ctrl-C alone; it is typed when they have said this."""
+"""Commands that end only at Ctrl-C, with the output after which it is typed."""
 TYPED = re.compile(r"\d+:\d+[>*] (.+)")
 
 
 @dataclass
 class Command:
-    """A line that a reader types, and what the page shows below it."""
+    """A line that a reader types, and the output that the page shows below it."""
 
     line: str
     shown: list[str] = field(default_factory=list)
@@ -76,13 +76,13 @@ class Command:
 
     @property
     def words(self) -> list[str]:
-        """Return what a shell hands over, without sudo: tests have root's rights."""
+        """Return the words that a shell passes, without sudo: tests run as root."""
         words = shlex.split(re.sub(r"\s# .*", "", self.line))
         return words[words[0] == "sudo" :]
 
     @property
     def files(self) -> list[str]:
-        """Return what it writes, besides what it prints."""
+        """Return the files that the command writes."""
         words = self.words
         named = itertools.pairwise(words)
         return [
@@ -98,7 +98,8 @@ class Command:
 
 
 def commands(page: str) -> list[Command]:
-    """``$`` marks commands; in a block without one each line is one."""
+    """Return the commands of a block: the lines after ``$``, or all lines without
+    any ``$``."""
     path = ROOT / "README.md" if page == "README" else ROOT / "docs" / f"{page}.md"
     found: list[Command] = []
     blocks = (text for kind, text in FENCE.findall(path.read_text()) if not kind)
@@ -127,7 +128,7 @@ def is_run(page: str) -> bool:
 
 
 def shorter(words: list[str], duration: str = "500ms") -> list[str]:
-    """Let it end soon, and by itself."""
+    """Return the words with a limit, so that the command ends soon."""
     at = words.index("--") if "--" in words else len(words)
     own, rest = words[:at], words[at:]
     limits = {"-d", "--duration", "-n", "--count", "-i", "--interval"} & {*own}
@@ -159,9 +160,9 @@ REPLACED = {
     r"^# (?=Shop::)": "",
     "'": "",
 }
-"""What differs from run to run, in this order.
-
-The last but one is a thread's number, which `calls` shows once it saw two threads.
+"""Parts of the output that differ between runs, in the order of replacement. The
+last but one is the thread number, which ``calls`` shows once it has seen two
+threads.
 """
 
 
@@ -172,7 +173,7 @@ def shape(line: str) -> str:
 
 
 def unwrapped(lines: list[str]) -> list[str]:
-    """Join messages: where they are wrapped depends on the digits of a PID."""
+    """Join messages: their wrapping depends on the digits of a PID."""
     text = re.sub(
         r"(?<=^rbtrace-py: )(.*\n  (?=\S))+.*", _joined, "\n".join(lines), flags=re.M
     )
@@ -184,9 +185,9 @@ def _joined(found: re.Match[str]) -> str:
 
 
 def missing(command: Command, said: list[str]) -> list[str]:
-    """The lines of a page that did not come; ``…`` there stands for anything."""
+    """Return the page's lines that are missing. ``…`` in a line stands for anything."""
     shown = command.shown
-    if command.words[1] == "doctor":  # what a check finds is the machine's business
+    if command.words[1] == "doctor":  # the result of a check depends on the machine
         shown = [re.sub(r"(?<=\S)\s{2,}.*", "…", line) for line in shown]
     shapes = [shape(line) for line in unwrapped(said)]
     return [
@@ -211,7 +212,7 @@ def warm() -> None:
 
 @pytest.fixture(scope="module")
 def is_shown() -> bool:
-    """Return whether the output on the pages is that of this machine's Ruby."""
+    """Return whether the output on the pages is from this machine's version of Ruby."""
     version = subprocess.run(["ruby", "-v"], capture_output=True, text=True, check=True)
     return version.stdout.startswith("ruby 3.1") and has_ruby_probes()
 
@@ -247,7 +248,7 @@ def test_a_page(page, desk, is_shown):
 
 @pytest.fixture(scope="module")
 def visited(tmp_path_factory) -> Iterator[RailsExample]:
-    """The Rails application, while its visitors come."""
+    """The Rails application, visited all the time."""
     shop = RailsExample(tmp_path_factory.mktemp("shop"))
     visitors = subprocess.Popen(
         ["ruby", EXAMPLE / "visit.rb"], env={**os.environ, "SHOP_URL": shop.url}
@@ -262,7 +263,7 @@ def visited(tmp_path_factory) -> Iterator[RailsExample]:
 
 
 def test_pages_about_rails(desk, visited):
-    """Their commands, with the one parent of Puma and Sidekiq as their target."""
+    """The commands' target is the parent of Puma and Sidekiq."""
     found = [command for page in RAILS_PAGES for command in commands(page)]
     for command in filter(lambda command: command.is_about_rails, found):
         words = [*command.words[1:]]
@@ -270,7 +271,7 @@ def test_pages_about_rails(desk, visited):
             at = words.index("--ps")
             words[at : at + 2] = [str(visited.pid), "--subprocesses"]
         any_event = "--ps" in command.line and "--filter" not in words
-        if any_event:  # where the machine is busy the first one may take its time
+        if any_event:  # on a busy machine, the first event may take its time
             words = [*shorter(words, f"{TIMEOUT}s"), "--count", "1"]
         else:
             words = shorter(words)

@@ -1,4 +1,4 @@
-"""A target that is killed in the middle of a command: a clear end, and nothing left."""
+"""A target that is killed during a command: a clear end, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def kill(pid: int) -> Callable[[], None]:
 
 
 def hold(pid: int) -> Callable[[], None]:
-    """Stop all of its threads: it will not answer."""
+    """Stop all of its threads, so that it does not answer."""
 
     def act() -> None:
         os.kill(pid, signal.SIGSTOP)
@@ -75,7 +75,7 @@ def hold(pid: int) -> Callable[[], None]:
 
 def has_ended(command: Forked, pid: int) -> None:
     _, err, code = command.result()
-    # heapdump says first what its copy can cost.
+    # heapdump first reports the possible costs of its copy.
     line = " ".join(err.split())
     said = re.sub("^rbtrace-py: a copy of .* until it exits ", "", line)
     assert (said, code) == (
@@ -111,7 +111,7 @@ def test_what_goes_on_ends_with_its_result(
     tracer.await_attached()
     target.process.kill()
     _, err, code = tracer.result()
-    # On a busy machine much may be lost.
+    # On a busy machine, many events may be lost.
     assert code in (0, 5), err
     assert "Traceback" not in err
 

@@ -1,4 +1,4 @@
-"""However a command ends: by a signal, a closed pipe, a full disk."""
+"""Endings of a command: by a signal, a closed pipe, or a full disk."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_signal_ends_a_trace_with_all_events(start, trace, tmp_path, number):
 
 
 def test_a_terminal_that_hangs_up(start, root, tmp_path):
-    """Its shell's SIGHUP; nothing can be written to it any more."""
+    """Its shell sends SIGHUP. Nothing can be written to it any more."""
     target = start("probes/late.rb")
     path = tmp_path / "out.json"
     seen = Terminal("count", target.pid, "late:first", "--json", "-o", path)
@@ -98,7 +98,7 @@ def test_a_signal_while_it_waits(start, root, number):
 
 @pytest.mark.parametrize("module", ["click", "textwrap", "rbtrace_py/cli/main"])
 def test_ctrl_c_during_the_imports(tmp_path, module):
-    """A module that is interrupted while it is imported."""
+    """Ctrl-C interrupts a module during its import."""
     sitting = tmp_path / f"{module}.py"
     sitting.parent.mkdir(parents=True, exist_ok=True)
     if module.startswith("rbtrace_py"):
@@ -215,7 +215,7 @@ def test_nobody_reads_what_went_wrong():
     ],
 )
 def test_a_closed_output(start, root, tmp_path, arguments, said, code):
-    """``>&-``: what is printed must not get lost without a word."""
+    """``>&-``: lost output must be reported."""
     target = start("probes/late.rb")
     names = {"PID": str(target.pid), "FILE": str(tmp_path / "probes")}
     arguments = [names.get(word, word) for word in arguments]
@@ -233,13 +233,13 @@ FULL = "No space left on device"
 
 
 def told(err: str) -> str:
-    """Return what was said, as one line: long paths are wrapped."""
+    """Return the output as one line: long paths are wrapped."""
     return " ".join(err.split())
 
 
 @pytest.fixture
 def full_disk(root, tmp_path):
-    """A file system that is full before anything is written to it."""
+    """A file system that is already full."""
     place = tmp_path / "full"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(place)]

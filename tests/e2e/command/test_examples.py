@@ -1,4 +1,4 @@
-"""Each example, driven by its handshake, gives the counts its comment tells."""
+"""Each example, driven by its handshake, gives the counts that its comment promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLES = ROOT / "examples"
 
 
 class Example(Target):
-    """A process that says "ready", works after one line, and says "done"."""
+    """A process that prints "ready", works after one line, and prints "done"."""
 
     def __init__(self, name, *arguments):
         super().__init__("ruby", f"-I{LIB}", EXAMPLES / name, "--wait", *arguments)
@@ -103,7 +103,7 @@ def test_nested_spans(example, trace):
 
 
 def test_preforking(example, trace):
-    """Parent and three children: as a family, and as four pids."""
+    """The parent and three children, as a process tree and as four pids."""
     server = example("preforking.rb", "--count", "5")
     children = next(line for line in server.said if line.startswith("children"))
     pids = ",".join([str(server.pid), *children.split()[1:]])
@@ -117,7 +117,7 @@ def test_preforking(example, trace):
 
 
 def test_receipts(example, trace):
-    """The shop's work for the CPU is in its samples."""
+    """The shop's CPU work is in its samples."""
     shop = example("shop/shop.rb", "--orders", "400")
     tracer = trace("stacks", shop.pid, "--rate", "499")
     shop.work()

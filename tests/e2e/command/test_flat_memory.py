@@ -1,4 +1,4 @@
-"""Commands that run for days keep their memory: each live one, an hour in a soak."""
+"""Long-running commands keep their memory: each live command, for an hour in a soak."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lasting import own_memory, running
 from processes import Target, is_soak
 
 SECONDS, WARM_SECONDS, MOST_MIB = (3600, 300, 8) if is_soak() else (10, 4, 16)
-"""How long they run, how long until their memory is looked at, by how much it may
-grow from there on. What a short run does in its first seconds is no growth."""
+"""The run time of the commands, the time before their memory is measured, and its
+maximum growth afterwards. A short run's growth in its first seconds does not count."""
 
 LIVE = {
     "latency --by": ("latency", "order", "--by", "sku", "-i", "10"),
@@ -31,7 +31,7 @@ LIVE = {
     "top": ("top", "--mode", "wall"),
 }
 SHORT = ("latency --by", "calls", "stacks", "top")
-"""Those of a run that is not a soak."""
+"""The same values without a soak."""
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ SHORT = ("latency --by", "calls", "stacks", "top")
 def test_memory_is_flat(
     root: None, start: Callable[..., Target], tmp_path: Path
 ) -> None:
-    """All at once, each with a target of its own: only one may hook methods."""
+    """They run at once, each with its own target, because only one may hook methods."""
     with ExitStack() as stack:
         pids = {}
         for name in LIVE if is_soak() else SHORT:

@@ -1,4 +1,4 @@
-"""``rbtrace_py`` as a library: its examples run, and what they give is right."""
+"""The examples of the library ``rbtrace_py`` run, and their results are right."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PAGE = (ROOT / "docs" / "library.md").read_text()
 EXAMPLES = re.findall(
     r"^```python\n(.*?)^```$(?:\n\n^```\n(.*?)^```$)?", PAGE, re.MULTILINE | re.DOTALL
 )
-"""Code, and what it prints where that is known."""
+"""Examples and their exact output, if it is known."""
 WAITS = {
     "listened": r'"raise"',
     "armed": r"\b(methods|calls)\(",
     "traced": r"\b(latency|count|values|trace)\(",
 }
-"""When till.rb is to begin: once there is what an example attaches."""
+"""The attachment for which till.rb waits before it begins, by the example's code."""
 LATE_NS = 20_000_000
-"""Time of a thread on a CPU, or waiting for it, that the kernel has not counted yet."""
+"""On-CPU or runnable time of a thread that the kernel has not counted yet."""
 SHARES = {"half": 50, "third": 30, "fifth": 20}
 
 
@@ -40,9 +40,10 @@ def target(start):
 
 
 def told(code):
-    """Return what to tell till.rb for an example; nothing where it looks at stacks."""
+    """Return the steps of till.rb for an example, or nothing if the example reads
+    stacks."""
     waits = [word for word, pattern in WAITS.items() if re.search(pattern, code)]
-    # What blocks ends with the program.
+    # An example that blocks ends with the program.
     return waits[:1] + ["exit"] * ("seconds=10" in code)
 
 
@@ -101,7 +102,7 @@ def test_a_profile_has_the_right_shares(target):
     off = margin(counts.statistics.samples, 4)
     assert shares(profile) == pytest.approx(SHARES, abs=off)
     assert (profile.unit, counts.weight) == ("ns", pytest.approx(ran, rel=0.02))
-    # At most one sample of the burner in each pass, seldom one of another thread.
+    # Each pass has at most one sample of the burner, and seldom one of another thread.
     rounds = counts.statistics.rounds
     assert 0.9 * rounds <= counts.statistics.samples <= 1.05 * rounds
     assert sum(rbtrace_py.fold(profile).values()) == profile.counts.weight
@@ -128,14 +129,14 @@ def test_samples_end_when_there_are_enough(target):
 
 
 def compute_for(seconds):
-    """Keep Python's lock and the CPU, as a busy program does."""
+    """Hold Python's lock and the CPU, as a busy program does."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         pass
 
 
 def test_passes_that_were_missed_are_told(target):
-    """The program that samples is busy with something else for half of the time."""
+    """The sampling program is busy with other work for half of the time."""
     with rbtrace_py.attach(target.pid, mode="wall") as ruby:
         assert ruby.notes == ()
         for _ in ruby.samples(seconds=1):

@@ -1,4 +1,4 @@
-"""``rbtrace_py`` as a library: what probes, methods and the agent answer."""
+"""The results of the library ``rbtrace_py`` for probes, methods, and the agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def till(start: Start) -> Target:
 
 
 def traced(target: Target) -> set[str]:
-    """Names of probes that somebody traces."""
+    """Return the names of the traced probes."""
     process = Process(target.pid)
     with StateReader(process) as reader:
         probes = scan_probes(process, ProbeCache()).probes
@@ -188,7 +188,7 @@ def test_a_probe_that_comes_late(start: Start) -> None:
 
 
 def test_events_and_how_the_loop_ends(till: Target) -> None:
-    """The rest waits for the next loop; leaving the block detaches."""
+    """The remaining events wait for the next loop. Leaving the block detaches."""
     with rbtrace_py.trace(till.pid, "order") as events:
         till.step("now")
         first = []
@@ -226,7 +226,7 @@ def test_break_detaches(till: Target) -> None:
 
 @pytest.mark.parametrize("selectors", [(), ("Work.refuse",)])
 def test_break_takes_the_hook_out(watched: Watched, selectors: tuple[str, ...]) -> None:
-    """Chosen methods are hooked one by one: Ruby's list of hooks stays as it is."""
+    """Selected methods are hooked one by one, so Ruby's list of hooks is unchanged."""
     before = watched.snapshot()
     for call in rbtrace_py.calls(watched.pid, *selectors):
         assert call.name in selectors or not selectors
@@ -289,7 +289,8 @@ def test_calls_are_nested(till: Target) -> None:
 
 
 def test_slow_calls(till: Target) -> None:
-    """The outermost of 61 calls is; on a busy machine others may be, but not all."""
+    """The outermost of 61 calls is slow. On a busy machine others may be, but not
+    all."""
     found = []
     with rbtrace_py.calls(till.pid, "Till#", slow=0.015, seconds=60) as calls:
         till.step("now")
@@ -390,7 +391,7 @@ finally:
 
 
 def is_in(watched: Watched) -> bool:
-    """Is there anything of a tracer in the target?"""
+    """Return whether any part of a tracer is in the target."""
     now = watched.snapshot()
     return bool(now["hooks"] or now["probes"] or now["ruby"]["tracepoints"])
 
@@ -424,7 +425,7 @@ def test_nothing_is_left(code: str, number: int, watched: Watched) -> None:
 
 
 def test_it_goes_on_after_a_ctrl_c(watched: Watched) -> None:
-    """A program that catches it has the result so far."""
+    """A program that catches it has the results so far."""
     before = watched.snapshot()
 
     def interrupt() -> bool:

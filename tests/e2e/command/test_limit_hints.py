@@ -1,4 +1,4 @@
-"""Hints where a limit of the shell is too low, and where no event came."""
+"""Hints for too low limits of the shell, and for missing events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rubies import as_user
 
 RUBY = "$stdout.sync = true; puts :ready; gets"
 UNTIL_SEEN = "until ls -l /proc/$PPID/fd 2>/dev/null | grep -q pidfd; do :; done"
-"""It ends when rbtrace-py, its parent, has hold of it."""
+"""The target ends once its parent, rbtrace-py, holds it."""
 
 
 def test_the_targets_file_size(root: None) -> None:
@@ -53,14 +53,14 @@ def test_our_open_files() -> None:
 
 
 def test_open_files_that_have_no_name() -> None:
-    """As of a pidfd or an epoll."""
+    """For example, those of a pidfd or an epoll."""
     error = main._of_system(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     assert str(error).startswith("too many open files (ulimit -n is ")
 
 
 @pytest.mark.parametrize("mode", ["cpu", "offcpu"])
 def test_open_files_of_bpf(start: Callable[..., Target], root: None, mode: str) -> None:
-    """Memory takes fewer of them; the note, or the error, names the limit."""
+    """The memory engine takes fewer. The note or the error names the limit."""
     target = start("stacks/turning.rb")
     words = ["stacks", str(target.pid), "--mode", mode, "-d", "0.1"]
     done = run_program(["prlimit", "--nofile=20", *COMMAND, *words])

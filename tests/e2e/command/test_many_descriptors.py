@@ -1,4 +1,4 @@
-"""More descriptors than select(2) takes: one process of ours looks at hundreds."""
+"""More descriptors than select(2) takes: one process traces hundreds of targets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rbtrace_py.session.methods.tables import Methods
 from rbtrace_py.session.targets.targets import Targets
 
 HELD = 1100
-"""Of which 1024 are as many as select takes."""
+"""Number of descriptors to hold. select takes 1024."""
 ROOM = 2048
 
 
 @contextmanager
 def holding() -> Iterator[None]:
-    """So many are held, from when a target's own are open."""
+    """Hold ``HELD`` descriptors, opened after a target's own."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] != resource.RLIM_INFINITY and before[1] < ROOM:
         pytest.skip(f"this takes {ROOM} descriptors, and {before[1]} are allowed")
@@ -58,7 +58,7 @@ def test_calls(start: Callable[..., Target]) -> None:
         Calls(targets, options) as session,
     ):
         session.start()
-        # It waits for what comes, and hears of the end.
+        # It waits for events and notices the end.
         assert list(session.events(0.01)) == []
         target.step("last")
         target.tell("exit")

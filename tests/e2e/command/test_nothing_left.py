@@ -1,4 +1,4 @@
-"""However a command ends, the target is as it was before, and nothing else is left."""
+"""However a command ends, the target is as before, and nothing else is left."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ PROBES, NOTHING = "probes", "nothing"
 
 @dataclass(frozen=True)
 class Long:
-    """A command that goes on until it is told.
+    """A command that runs until it is told to end.
 
-    words: PID and FILE in them are replaced
-    in_target: what it has in the target meanwhile
+    PID and FILE in ``words`` are replaced. ``in_target`` names its parts in the target.
     """
 
     words: str
@@ -85,7 +84,7 @@ def begin(folder: Path) -> Iterator[Begin]:
 
 
 def is_there(watched: Watched, what: str) -> bool:
-    """Is it in the target? Then it can be seen that it goes."""
+    """Return whether it is in the target, so that its removal can be observed."""
     now = watched.snapshot()
     if what == HOOKS:
         return any(file == "agent_hook.so" for _, file in now["hooks"])
@@ -111,7 +110,7 @@ def test_of_what_goes_on(
     assert is_there(watched, command.in_target)
     tracer.send(ENDS[end])
     _, err, code = tracer.result()
-    # On a busy machine much may be lost.
+    # On a busy machine, many events may be lost.
     assert code in ((0, 5) if end == "interrupted" else (-signal.SIGKILL,)), err
     watched.comes_to(before)
 
@@ -172,7 +171,7 @@ def test_of_words_that_select_nothing(
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file on a file system that is full before anything is written to it."""
+    """A file on a file system that is already full."""
     mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(tmp_path)]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no tmpfs can be mounted")
@@ -281,12 +280,12 @@ def test_of_a_dump_that_is_under_way(end: str, watched: Watched, begin: Begin) -
 
 STEPS = ("placed", "seized", "acknowledged", "loaded", "answered")
 LEFT_BEHIND = ("hooks", "probes", "signals", "children", "files", "forks")
-"""What must be as before although the agent may be there, or be coming."""
+"""Parts that must be as before, even if the agent is loaded or still being loaded."""
 
 
 @pytest.fixture
 def asleep(unaware: Watched, begin: Begin) -> Watched:
-    """It had the agent, whose code is there for as long as the program is."""
+    """A target that had the agent. The agent's code stays until the program ends."""
     attach_and_detach(unaware, begin)
     return unaware
 
@@ -322,7 +321,7 @@ def test_of_detach(asleep: Watched, begin: Begin) -> None:
 
 
 def test_detach_while_a_dump_is_under_way(asleep: Watched, begin: Begin) -> None:
-    """The copy that was made for the dump goes with the agent."""
+    """The process copy for the dump ends with the agent."""
     before = asleep.snapshot()
     begin("attach PID", asleep).result()
     dumping = begin("heapdump PID FILE", asleep, prepare=at_data(stop))
@@ -334,8 +333,8 @@ def test_detach_while_a_dump_is_under_way(asleep: Watched, begin: Begin) -> None
 
 
 def test_threads_of_the_kernel_go_too(watched: Watched) -> None:
-    """Ruby keeps one that has ended for some seconds, to use it again.
+    """Ruby keeps an ended kernel thread for some seconds to use it again.
 
-    Its own timer may have begun since; each of the commands before would be one more.
+    Its own timer may have started since. A thread per command would exceed this.
     """
     assert comes_true(lambda: watched.tasks() <= watched.first_tasks + 1)

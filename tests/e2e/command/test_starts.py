@@ -1,4 +1,4 @@
-"""A program that we start does nothing before it is traced, however short it is."""
+"""A started program waits until it is traced, even if it is very short."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Object#first <>
 
 
 def ruby(name: str) -> list[str]:
-    """The words for a Ruby; one in a chroot gets no RUBYOPT of ours."""
+    """Return the words for a Ruby. A Ruby in a chroot gets no RUBYOPT from us."""
     agent = [] if name == rubies.HERE else [f"-I{LIB}", "-rtracepoint/agent"]
     return [*rubies.ruby(name), *agent]
 
@@ -52,7 +52,7 @@ def test_every_call_from_the_first_line(name: str) -> None:
 
 
 def test_what_it_executes_is_traced_from_its_first_line() -> None:
-    """Its name stays unknown where a call was made just before."""
+    """A method called just before the end may stay unnamed."""
     words = ["ruby", PROGRAM, "ruby", PROGRAM]
     out, err, code = run("calls", *ONLY, *PATIENT, "--", *words)
     assert code == 0, err
@@ -87,7 +87,7 @@ def test_call_trees_are_of_the_whole_program() -> None:
     words = ("stacks", "--calls", "--weight", "calls", *ONLY)
     out, err, code = run(*words, "--", "ruby", PROGRAM)
     assert code == 0, err
-    # When Ruby collects garbage is its own business.
+    # Garbage collections are up to Ruby.
     lines = (line for line in out.splitlines() if "(garbage collection)" not in line)
     stacks = (line.replace(f" {PROGRAM}", "") for line in lines)
     assert sorted(stacks) == [
@@ -110,7 +110,7 @@ def test_exceptions_of_the_whole_program() -> None:
      ("trace", "raise", "--via", "agent")],
 )  # fmt: skip
 def test_one_that_does_not_wait(words: tuple[str, ...]) -> None:
-    """That is said."""
+    """A note reports this."""
     code = """
         def second = raise
         loop do
@@ -189,11 +189,11 @@ HOLDING = (
     "from rbtrace_py.linux.ptrace import held_start; held_start.HELD_SECONDS = 60;"
     f" {MAIN}"
 )
-"""The command; also on a busy machine, it attaches before it has to let go."""
+"""The command attaches before it must release the program, even on a busy machine."""
 
 
 def created(*program: str) -> int:
-    """Return how many arrays a program makes, by Ruby's own probe."""
+    """Return the number of arrays that a program creates, by Ruby's own probe."""
     words = (sys.executable, "-c", HOLDING, "count", "ruby:array__create", "--json")
     done = run_program((*words, "--", *program))
     assert done.returncode == 0, done.stderr
@@ -215,7 +215,7 @@ def test_a_probe_of_ruby_fires_from_the_beginning() -> None:
 @pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("engine", ["bpf", "memory"])
 def test_stacks_of_a_program_of_a_tenth_of_a_second(engine: str) -> None:
-    """They used to be named only after such a program had ended."""
+    """They were formerly named only after such a program had ended."""
     words = ("stacks", "--engine", engine, "-r", "500", "--format", "json", "--")
     command = (sys.executable, "-c", HOLDING, *words, "ruby", "-e", SHORT)
     done = run_program(command)
@@ -243,7 +243,7 @@ burn
 
 @pytest.mark.usefixtures("root")
 def test_stacks_of_a_program_that_collects_all_the_time() -> None:
-    """At its start it replaces code, but later it runs the same code all the time."""
+    """At its start it replaces code. Later, it runs the same code all the time."""
     words = ("stacks", "--engine", "bpf", "-d", "1", "--format", "json", "--")
     out, err, code = run(*words, "ruby", "-e", COLLECTING)
     assert code == 0, err
@@ -257,5 +257,5 @@ def test_children_that_end_while_they_are_attached_to() -> None:
     shell = f"for i in 1 2 3 4 5 6; do {ruby}; echo $i >&2; done; exit 7"
     words = ("count", "ruby:gc__mark__begin", "--subprocesses", "--json", "--")
     _, err, code = run(*words, "sh", "-c", shell)
-    assert code in (4, 7), err  # 4: none of them could be attached to
+    assert code in (4, 7), err  # 4: none of them could be attached
     assert [line for line in err.splitlines() if line.isdigit()] == list("123456")

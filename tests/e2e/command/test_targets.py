@@ -1,4 +1,4 @@
-"""Targets of every kind: by name, by command, in namespaces, in a chroot."""
+"""Targets of every kind: by name, by command, in namespaces, and in a chroot."""
 
 from __future__ import annotations
 
@@ -31,21 +31,20 @@ for _ in range(2):
     targets.close()
     assert inherited == (1 << 14, hard)
 """
-"""Raises its limit and starts a program, twice.
-
-The hard limit stands for no limit, which takes a right that a container may lack.
+"""Raise the limit and start a program, twice. The hard limit stands for no limit,
+which needs a right that a container may lack.
 """
 UNSHARE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 def host_pid(target):
-    """The pid, as we see it, of the Ruby that ``unshare`` started."""
+    """Return the host's pid of the Ruby that ``unshare`` started."""
     children = f"/proc/{target.pid}/task/{target.pid}/children"
     return int(Path(children).read_text().split()[0])
 
 
 def test_in_other_mount_and_pid_namespaces(trace):
-    """The same commands with the host's pid, also where /proc is another."""
+    """The commands take the host's pid, even if the target has a different /proc."""
     command = ["ruby", f"-I{LIB}", str(TARGETS / "probes/workload.rb")]
     target = Target(*UNSHARE, *command)
     try:
@@ -61,7 +60,7 @@ def test_in_other_mount_and_pid_namespaces(trace):
 
 
 def counts_a_step(target, trace):
-    """Count probes of the gem, and Ruby's own where it has any."""
+    """Count the gem's probes and, if there are any, Ruby's own."""
     own = if_ruby_has("array__create")
     tracer = trace("count", target.pid, "item", *own, "--json")
     target.step()
@@ -71,7 +70,7 @@ def counts_a_step(target, trace):
 
 
 def test_in_a_mount_namespace_that_hides_its_files(trace, tmp_path):
-    """The library is reached although its path leads elsewhere for us."""
+    """The library is found, although its path names another file for us."""
     hidden = tmp_path / "lib"
     hidden.mkdir()
     program = TARGETS / "probes/workload.rb"
@@ -84,7 +83,7 @@ def test_in_a_mount_namespace_that_hides_its_files(trace, tmp_path):
 
 
 def test_in_a_chroot(trace, tmp_path):
-    """A root made of bind mounts, in a mount namespace that goes with it."""
+    """The root consists of bind mounts in a mount namespace that ends with it."""
     base = tmp_path / "root"
     binds = ["usr", "lib", "lib64", "bin", "etc", "dev", "proc", "var"]
     there = [name for name in binds if Path("/", name).exists()]
@@ -109,7 +108,7 @@ def test_by_its_command_line(start, trace):
 
 
 def test_a_ruby_goes_before_what_else_matches(start, root):
-    """A shell, an editor, a tail of the log."""
+    """Others are a shell, an editor, and a tail of the log."""
     target = start("probes/late.rb", "mixed-4417")
     shell = Target("sh", "-c", "echo ready; read line; : mixed-4417")
     try:
@@ -169,7 +168,7 @@ def test_the_command_runs_as_who_called_sudo(root, tmp_path, public_copy):
 
 
 def test_a_process_that_is_not_ruby(root):
-    """Fine for probes: they are the C library's."""
+    """Probes work in any process: these are the C library's."""
     code = (
         f"import ctypes, sys; l = ctypes.CDLL('{ROOT}/ext/libstapsdt/libstapsdt.so');"
         "l.providerInit.restype = ctypes.c_void_p;"
@@ -255,7 +254,7 @@ def test_output_to_a_file_and_a_closed_pipe(start, trace, tmp_path):
 
 
 def test_the_first_line_of_a_process_is_waited_for(start):
-    """The harness itself: a target answers each step."""
+    """This tests the harness: a target answers each step."""
     target = start("probes/late.rb")
     target.tell("fire first 2")
     assert read_line(target.process.stdout) == "done 0"
@@ -266,7 +265,7 @@ WITHOUT_BCC = (
     'mount -t tmpfs none /usr/lib/python3/dist-packages/bcc && exec "$@"',
     "sh",
 )
-"""Debian's bcc is looked for there whichever Python runs."""
+"""Debian's bcc is found there with any Python."""
 
 
 @pytest.mark.parametrize(
@@ -285,7 +284,7 @@ WITHOUT_BCC = (
     ],
 )
 def test_without_bcc(start, root, tmp_path, files, said):
-    """It is missing, or broken, or it is the other package of that name."""
+    """bcc is missing, broken, or the other package of this name."""
     target = start("probes/late.rb")
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -314,7 +313,7 @@ def test_without_bcc(start, root, tmp_path, files, said):
     ],
 )
 def test_root_without_its_rights(start, root, taken, said):
-    """A container's root is uid 0, and the kernel refuses."""
+    """A container's root has uid 0, but the kernel refuses."""
     target = start("probes/late.rb")
     bare = ["setpriv", f"--bounding-set={taken}", f"--inh-caps={taken}"]
     words = [sys.executable, "-c", MAIN, "count", str(target.pid), "late:first"]
@@ -366,7 +365,7 @@ def test_a_command_is_not_started_for_a_filter_without_bcc(root, tmp_path):
 
 
 def test_a_command_has_the_limit_of_locked_memory_that_we_had():
-    """Old kernels have us raise it for BPF maps."""
+    """On old kernels, rbtrace-py raises its limit for BPF maps."""
     words = [sys.executable, "-c", LIMITED]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}/tracer"}
     done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, env=env)

@@ -1,4 +1,4 @@
-"""Output on a terminal, wide, narrow and dumb."""
+"""Output on a wide, a narrow, and a dumb terminal."""
 
 from __future__ import annotations
 

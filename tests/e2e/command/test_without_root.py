@@ -1,4 +1,4 @@
-"""A tracer that is a user without root, with some capabilities or none."""
+"""A tracer that runs as a user other than root, with some capabilities or none."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ puts "ready"
 
 
 class User:
-    """``rbtrace-py`` as a user that is not root."""
+    """``rbtrace-py`` as a user other than root."""
 
     def __init__(self, copy: PublicCopy) -> None:
         self._copy = copy
 
     def run(self, *words: object, caps: str = "") -> subprocess.CompletedProcess[str]:
-        """Run the command; caps: names of capabilities, separated by commas."""
+        """Run the command. ``caps`` has names of capabilities, separated by commas."""
         kept = ",".join(["-all", *(f"+{each}" for each in caps.split(",") if each)])
         rights = [f"--inh-caps={kept}", f"--ambient-caps={kept}"]
         return self._copy.run(as_user([*rights, *self._copy.command(*words)]))
@@ -45,13 +45,13 @@ def user(public_copy: PublicCopy, root: None) -> User:
 
 @pytest.fixture
 def own(public_copy: PublicCopy, root: None) -> Iterator[Target]:
-    """A process of the user's."""
+    """A process of this user."""
     yield from _ruby(public_copy, USER)
 
 
 @pytest.fixture
 def foreign(public_copy: PublicCopy, root: None) -> Iterator[Target]:
-    """A process of another user that is not root."""
+    """A process of another user, who is not root."""
     yield from _ruby(public_copy, OTHER)
 
 
@@ -62,7 +62,7 @@ def _ruby(copy: PublicCopy, uid: int, *words: str) -> Iterator[Target]:
 
 
 def checks(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
-    """The checks of ``doctor --json`` by name."""
+    """Return the checks of ``doctor --json`` by name."""
     return {each["name"]: each for each in json.loads(done.stdout)["checks"]}
 
 
@@ -119,7 +119,7 @@ def test_the_error_names_the_capability_that_helps(user: User, foreign: Target) 
 def test_doctor_of_another_users_process(
     user: User, target: str, request: pytest.FixtureRequest
 ) -> None:
-    """The gem is loaded, but its probes are in a file that cannot be opened."""
+    """The gem is loaded, but its probes are in an unreadable file."""
     pid = request.getfixturevalue(target).pid
     found = checks(user.run("doctor", pid, "--json", caps="sys_ptrace,bpf,perfmon"))
     assert found["stacks"]["status"] == found["memory"]["status"] == "ok"
