@@ -1,4 +1,4 @@
-"""Code of ours that runs in a process for as long as we listen to it."""
+"""Agent tasks: our code that runs in a process as long as we are connected."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def value(target: Target, code: str) -> str:
 def test_a_child_has_nothing_of_it(
     words: tuple[str, ...], target: Target, trace: Trace
 ) -> None:
-    """The thread that would undo it is not in the child."""
+    """The thread that would undo it does not exist in the child."""
     tracer = begin(trace, target, words)
     found = value(target, IN_A_CHILD % (TRACEPOINTS, TRACEPOINTS))
     assert found == r'[1, "[0, true, true, true]"]'
@@ -72,7 +72,7 @@ def test_a_child_has_nothing_of_it(
 
 
 def test_it_has_variables_of_its_own(target: Target, trace: Trace) -> None:
-    """The program has a ``line`` at top level, and goes on reading it."""
+    """The program has a ``line`` at top level and keeps reading it."""
     tracer = trace("trace", target.pid, "raise", "-n", "30")
     assert value(target, 'line = "kept"') == '"kept"'
     code = "Thread.new { 30.times { raise IOError rescue nil } }.join; 1"
@@ -84,7 +84,7 @@ def test_it_has_variables_of_its_own(target: Target, trace: Trace) -> None:
 def test_code_whose_time_is_over_is_run_again(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exceptions raised between two runs are not known, and count as lost."""
+    """Exceptions raised between two runs are unknown and count as lost."""
     monkeypatch.setattr(agent_task, "_LIMIT_MS", 2_000)
     deadline = time.monotonic() + TIMEOUT
     targets = Targets.from_pids([target.pid])
@@ -100,7 +100,7 @@ def test_code_whose_time_is_over_is_run_again(
 
 
 def test_a_program_that_raises_without_rest(target: Target) -> None:
-    """The agent gets the GVL ten times a second, and ends in time."""
+    """The agent gets the GVL ten times per second and ends in time."""
     targets = Targets.from_pids([target.pid])
     with closing(targets), Exceptions(targets, ExceptionOptions()) as session:
         value(target, WITHOUT_REST)

@@ -48,7 +48,7 @@ def target() -> Iterator[Target]:
 
 
 def run(*words: object, env: dict[str, str] | None = None) -> tuple[str, str, int]:
-    """A command run in this process, as starting one each time takes long."""
+    """Run a command in this process, because starting Python takes long."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch("signal.signal"),
@@ -63,21 +63,21 @@ def run(*words: object, env: dict[str, str] | None = None) -> tuple[str, str, in
 
 
 def answered(*words: object, env: dict[str, str] | None = None) -> Any:
-    """The JSON document of a command that succeeds."""
+    """Return the JSON document of a command that succeeds."""
     out, err, code = run(*words, "--json", env=env)
     assert code == 0, err
     return json.loads(out)
 
 
 def comes_to(target: Target, word: str, answer: str) -> None:
-    """Its threads end after they were told to."""
+    """Wait for a result: the agent's threads end some time after they are told to."""
     end = time.monotonic() + TIMEOUT
     while (found := target.step(word)) != answer:
         assert time.monotonic() < end, found
 
 
 def inner(target: Target) -> int:
-    """The pid, as we see it, of what ``unshare`` has started."""
+    """Return the host's pid of the process that ``unshare`` started."""
     children = f"/proc/{target.pid}/task/{target.pid}/children"
     return int(Path(children).read_text().split()[0])
 
@@ -134,7 +134,7 @@ def test_json(target: Target) -> None:
 
 
 def test_detach_leaves_nothing_awake(target: Target) -> None:
-    """Twice, as it begins again what is there."""
+    """It is done twice, as the second attach restarts what is loaded."""
     before = target.step("left")
     for _ in range(2):
         assert run("attach", target.pid)[2] == 0
@@ -207,7 +207,7 @@ def test_detach_while_all_places_are_taken(name: str) -> None:
 
 
 def test_its_socket_was_taken_away(target: Target) -> None:
-    """Cleaners of /tmp do so; the agent makes a new one."""
+    """Cleaners of /tmp remove it, and the agent creates a new one."""
     run("attach", target.pid)
     path = json.loads(answered("eval", target.pid, "Tracepoint::Agent.path")["value"])
     Path(path).unlink()
@@ -257,7 +257,7 @@ def test_of_several_the_others_get_it(target: Target) -> None:
 def test_attach_on_another_command(words: tuple[str, ...], target: Target) -> None:
     name, *rest = words
     _, err, code = run_apart(name, target.pid, *rest)
-    # Without an agent, memory shows what the kernel counts.
+    # Without an agent, memory shows the kernel's counts.
     answer = (0, "--attach loads") if name == "memory" else (4, "rbtrace-py attach")
     assert (code, answer[1] in " ".join(err.split())) == (answer[0], True), err
     out, err, code = run_apart(name, target.pid, *rest, "--attach")
@@ -270,7 +270,7 @@ def test_attach_on_another_command(words: tuple[str, ...], target: Target) -> No
 
 
 def test_two_at_once(target: Target) -> None:
-    """One agent comes of it; one puts it there, the other finds it."""
+    """One of them loads an agent, and the other finds it."""
     command = [sys.executable, "-c", MAIN, "attach", str(target.pid), "--json"]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
     tracers = [
@@ -290,7 +290,8 @@ def attach_and_ask(pid: int, code: str) -> Any:
 
 
 def test_in_pid_and_mount_namespaces_of_its_own(tmp_path: Path) -> None:
-    """A /tmp that we do not see, in which it loads the agent and makes its socket."""
+    """The target loads the agent and creates its socket in a /tmp that we do not
+    see."""
     script = (
         f"mount -t tmpfs tmpfs /tmp && exec ruby {shutil.copy(UNAWARE, '/var/tmp')}"
     )
@@ -324,7 +325,7 @@ def test_another_users(public_copy: PublicCopy) -> None:
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A directory that every user can reach, which none of pytest's is."""
+    """A directory that every user can reach. pytest's directories are private."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
@@ -333,14 +334,14 @@ def open_to_all() -> Iterator[Path]:
 def test_a_directory_for_the_socket_that_the_program_names(
     open_to_all: Path, public_copy: PublicCopy
 ) -> None:
-    """The agent makes its socket there by itself."""
+    """The agent creates its socket there by itself."""
     agents = open_to_all / "agents"
     agents.mkdir(mode=0o700)
     os.chown(agents, USER, USER)
     words = as_user(["ruby", str(public_copy.targets / "inside/unaware.rb")])
     target = Target(*words, env={"TRACEPOINT_AGENT_DIR": str(agents)})
     with contextlib.closing(target):
-        # One of a process that was killed is removed, as where nothing is put off.
+        # A socket of a killed process is removed.
         deserted = agents / "4194305-1.sock"
         with socket.socket(socket.AF_UNIX) as former:
             former.bind(str(deserted))
@@ -352,14 +353,14 @@ def test_a_directory_for_the_socket_that_the_program_names(
 
 
 def listens(pid: int) -> bool:
-    """Has the process a Unix socket that takes connections (__SO_ACCEPTCON)?"""
+    """Return whether the process has a listening Unix socket (__SO_ACCEPTCON)."""
     fds = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
     rows = map(str.split, Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:])
     return any(row[3] == "00010000" and f"socket:[{row[6]}]" in fds for row in rows)
 
 
 def test_no_directory_for_the_socket(public_copy: PublicCopy) -> None:
-    """Others were there first, everywhere."""
+    """Other users' directories already have all the names."""
     uid = USER + os.getpid() % 50_000 + 100
     places = [Path(f"{base}/rbtrace-agent-{uid}") for base in ("/tmp", "/dev/shm")]
     words = as_user(["ruby", str(public_copy.targets / "inside/unaware.rb")], uid)
@@ -384,7 +385,7 @@ def test_no_directory_for_the_socket(public_copy: PublicCopy) -> None:
 
 @pytest.mark.parametrize("name", ["it's", "',$stdout.puts('x'),'", "\udce9", "a b"])
 def test_a_sessions_directory_of_any_name(name: str, open_to_all: Path) -> None:
-    """Nothing of the name becomes Ruby code."""
+    """No part of the name becomes Ruby code."""
     session = open_to_all / name
     session.mkdir(mode=0o700)
     target = Target("ruby", UNAWARE, env={"XDG_RUNTIME_DIR": str(session)})
@@ -395,13 +396,13 @@ def test_a_sessions_directory_of_any_name(name: str, open_to_all: Path) -> None:
 
 @pytest.fixture
 def tidy() -> Iterator[None]:
-    """Root of a user namespace leaves a directory that root would meet.
+    """Remove a directory that root of a user namespace leaves and that root would find.
 
-    And root's own, of any time since the machine began, leaves it no place.
+    A directory of root itself, from any time since boot, also blocks its place.
     """
     left = Path("/dev/shm/rbtrace-agent-0")
     if left.exists() and left.stat().st_uid == 0:
-        left.rmdir()  # of agents that are gone: it is empty
+        left.rmdir()  # empty except for sockets of ended agents
     yield
     if left.exists() and left.stat().st_uid == USER:
         shutil.rmtree(left)
@@ -413,7 +414,8 @@ def tidy() -> Iterator[None]:
 def test_by_a_user_to_what_is_his(
     inside: list[str], open_to_all: Path, public_copy: PublicCopy
 ) -> None:
-    """Without any rights of root's, where the kernel lets one trace one's own."""
+    """The user has none of root's rights, on a kernel that lets users trace their
+    processes."""
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.exists() and scope.read_text().strip() != "0":
         pytest.skip("the kernel does not let users trace their own (Yama)")
@@ -444,7 +446,7 @@ def test_by_a_user_to_what_is_his(
 @pytest.mark.alone
 @pytest.mark.usefixtures("tidy")
 def test_in_a_user_namespace_where_we_are_nobody(public_copy: PublicCopy) -> None:
-    """Its agent cannot tell who connects; it is enough that we can read its memory."""
+    """Its agent cannot identify the client. Access to its memory is sufficient."""
     program = str(public_copy.targets / "inside/unaware.rb")
     words = ["unshare", "--user", "--map-root-user", "ruby", program]
     target = Target(*as_user(words))
@@ -459,7 +461,7 @@ def test_in_a_user_namespace_where_we_are_nobody(public_copy: PublicCopy) -> Non
 
 
 def refused(target: Target, text: str, *words: str, code: int = 1) -> None:
-    """It is said why, and nothing was done to it."""
+    """The refusal has a reason, and the process is unchanged."""
     out, err, status = run("attach", target.pid, *words)
     assert (out, status) == ("", code), err
     assert text in " ".join(err.split())
@@ -514,14 +516,14 @@ def test_under_a_filter_without_memory_files() -> None:
 
 @pytest.fixture
 def cgroups(root: None, tmp_path: Path) -> Iterator[Path]:
-    """A mount of our own of cgroup v2: a system may have it elsewhere, or none."""
+    """Our own mount of cgroup v2: a system may have it elsewhere or not at all."""
     subprocess.run(["mount", "-t", "cgroup2", "none", tmp_path], check=True)
     yield tmp_path
     subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_one_that_is_frozen(cgroups: Path, target: Target) -> None:
-    """As by ``docker pause``. It is let go as it was."""
+    """It is frozen, as by ``docker pause``, and stays frozen afterwards."""
     folder = cgroups / f"rbtrace-test-{os.getpid()}"
     folder.mkdir()
     try:
@@ -566,7 +568,7 @@ def test_one_that_is_stopped(target: Target) -> None:
 
 
 def test_without_a_compiler(target: Target, tmp_path: Path) -> None:
-    """It is said before anything is done; --no-hook needs none."""
+    """The error comes before any change. --no-hook needs no compiler."""
     env = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CC": ""}
     out, err, code = run("attach", target.pid, env=env)
     assert (out, code) == ("", 1)
@@ -584,7 +586,7 @@ def test_without_a_compiler(target: Target, tmp_path: Path) -> None:
 
 
 def test_the_hook_is_built_once(target: Target, tmp_path: Path) -> None:
-    """A damaged hook is built again. It is not loaded into the process."""
+    """A damaged hook is rebuilt and not loaded into the process."""
     cache = {"XDG_CACHE_HOME": str(tmp_path)}
     assert answered("attach", target.pid, env=cache)["method_events"] is True
     (entry,) = tmp_path.glob("rbtrace-py/agent/*.json")
@@ -603,14 +605,14 @@ def test_the_hook_is_built_once(target: Target, tmp_path: Path) -> None:
 
 
 def hold(target: Target) -> None:
-    """Have it wait in C, with the GVL."""
+    """Let the target wait in C code while holding the GVL."""
     assert target.step("hold") == "holding"
     call = Path(f"/proc/{target.pid}/syscall")
     assert comes_true(lambda: call.read_text().startswith("61 "))  # wait4
 
 
 def test_one_that_holds_on_to_rubys_lock(target: Target) -> None:
-    """In time it is given up, and what was put there does not run later."""
+    """Attach gives up in time, and its prepared code does not run later."""
     hold(target)
     out, err, code = run("attach", target.pid, "--timeout", "0.5")
     assert (out, code) == ("", 1)
@@ -620,11 +622,11 @@ def test_one_that_holds_on_to_rubys_lock(target: Target) -> None:
 
 
 def helpers_of(pid: int) -> Iterator[tuple[int, Path]]:
-    """Yield children that keep files, and their folders, once these are complete."""
+    """Yield helper processes that keep files, and their complete folders."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     for child in map(Path, (f"/proc/{number}" for number in children.split())):
         with contextlib.suppress(OSError):
-            # It waits in read(2) for its end.
+            # The helper waits in read(2) for its end.
             if child.joinpath("syscall").read_text().startswith("0 "):
                 opened = [file.readlink() for file in child.joinpath("fd").iterdir()]
                 for path in opened:
@@ -647,7 +649,7 @@ def attaching(target: Target) -> subprocess.Popen[str]:
 
 
 def without_helper(tracer: subprocess.Popen[str]) -> Path:
-    """Kill the helper of an attach once its folder is in use; return the folder."""
+    """Kill an attach's helper once its folder is in use. Return the folder."""
     found: list[tuple[int, Path]] = []
     assert comes_true(lambda: found.extend(helpers_of(tracer.pid)) or found)
     helper, folder = found[0]
@@ -697,7 +699,7 @@ def test_interrupted(target: Target) -> None:
 
 @contextmanager
 def prepared(code: str, *options: str) -> Iterator[Target]:
-    """unaware.rb that ran some code first, with its standard error to look at."""
+    """Start unaware.rb after some other code, with a readable standard error."""
     target = Target("ruby", *options, UNAWARE, code)
     try:
         yield target
@@ -742,7 +744,7 @@ def test_programs_with_ways_of_their_own(code: str) -> None:
 
 
 def test_nothing_is_printed_in_the_program(tmp_path: Path) -> None:
-    """Not a warning, also where Ruby is told to give all of them."""
+    """No warning is printed, even if Ruby prints all warnings."""
     errors = tmp_path / "errors"
     code = f"$stderr.reopen({str(errors)!r})"
     with prepared(code, "-w") as target:
@@ -754,7 +756,7 @@ def test_nothing_is_printed_in_the_program(tmp_path: Path) -> None:
 
 
 def test_nothing_is_printed_where_the_program_ends_at_once(tmp_path: Path) -> None:
-    """While "socket" is loaded, which takes long where threads are busy."""
+    """It ends while "socket" is loaded, which takes long if threads are busy."""
     errors = tmp_path / "errors"
     code = f"$stderr.reopen({str(errors)!r}); 4.times {{ Thread.new {{ loop {{}} }} }}"
     for _ in range(3):

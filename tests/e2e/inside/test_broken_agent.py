@@ -1,4 +1,4 @@
-"""An agent's memory that cannot be: its process is let go of, the others are traced."""
+"""Invalid agent memory: its process is released, and the others stay traced."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Trace = Callable[..., Tracer]
 Start = Callable[..., Target]
 
 STREAMS_AT = 128
-"""Of the header: where the streams begin (docs/agent/memory.md)."""
+"""Header field: offset of the streams (docs/agent/memory.md)."""
 TOO_MANY = 1 << 40
 SAID = r"the agent published (\d+) records at once"
-"""So many less those that were read before."""
+"""The number is TOO_MANY minus the records that were read before."""
 
 
 def break_memory(pid: int) -> None:
-    """Have the first stream say that it has more records than it can hold."""
+    """Make the first stream claim more records than it can hold."""
     with Process(pid) as process, closing(MemoryFile(process)) as memory:
         (start,) = (
             each.start
@@ -39,7 +39,7 @@ def break_memory(pid: int) -> None:
 
 
 def called(out: str) -> dict[int, list[str]]:
-    """The methods that were called, by process."""
+    """Return the called methods by process."""
     found: dict[int, list[str]] = {}
     for line in out.splitlines():
         event = json.loads(line)
@@ -49,7 +49,8 @@ def called(out: str) -> dict[int, list[str]]:
 
 
 def says(err: str, expected: str) -> bool:
-    """Does it say so, once, with a number that is near?"""
+    """Return whether the message appears once, with a number close to the expected
+    one."""
     (number,) = re.findall(expected, " ".join(err.split()))
     return 0 <= TOO_MANY - int(number) < 100
 

@@ -1,4 +1,4 @@
-"""``console``: code after code in a process, from a pipe and at a terminal."""
+"""``console``: code evaluated line by line in a process, from a pipe and a terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def talk(target: Target, tmp_path: Path) -> Iterator[Terminal]:
 
 
 def begin(target: Target, state: Path) -> Terminal:
-    """A conversation, whose history is kept in ``state``."""
+    """Start a session whose history is kept in ``state``."""
     env = {"NO_COLOR": "1", "TERM": "dumb", "INPUTRC": "/dev/null"}
     env["XDG_STATE_HOME"] = str(state)
     terminal = Terminal("console", target.pid, env=env)
@@ -132,7 +132,7 @@ def test_each_ruby(name: str) -> None:
             assert console.complete("Comparable.instance_meth") == [
                 *("instance_method", "instance_methods"),
             ]
-    # What can never become right is not waited for.
+    # Code that no further line can complete is evaluated at once.
     pieces = ["1 + )", "raise 'no'", "def f; end; end", "foo(1\n2)"]
     assert out == "".join(f">> {piece}\n" for piece in pieces)
     assert re.search(r"\(console\):2:in .* no \(RuntimeError\)", err)
@@ -168,7 +168,7 @@ def test_at_a_terminal(target: Target, talk: Terminal) -> None:
     talk.read_until(rf"=> :one\r\n{target.pid}:3> ")
     talk.type("raise 'no'\r")
     talk.read_until(rf"no \(RuntimeError\)\r\n{target.pid}:4> ")
-    # Readline has what was typed before.
+    # Readline offers earlier input.
     talk.type("\x10\x10\r")
     talk.read_until(r"\(SyntaxError\)(.|\n)*:5> ")
     talk.type("\x04")
@@ -218,7 +218,7 @@ CALLED = []; tool = Works::Tool.new; odd = Odd.new; nil
 
 
 def test_completion(target: Target, talk: Terminal) -> None:
-    """Nothing of the program's is called, and nothing loaded."""
+    """No method of the program is called, and nothing is loaded."""
     piped(target.pid, PROGRAM)
     talk.type("tool = Works::Tool.new; odd = Odd.new; CALLED.size\r")
     talk.read_until(r"=> 0\r\n.*:2> ")
@@ -228,7 +228,7 @@ def test_completion(target: Target, talk: Terminal) -> None:
     ):
         talk.type(f"{line}\r")
         talk.read_until(rf"=> {value}\r\n.*:{number + 1}> ")
-    # What cannot be known stays as it is, with a bell.
+    # An unknown name stays as it is, with a bell.
     for line in ("odd.xy", "Works::Later.na", "Works::Nope.na", "tool.hammer.si"):
         talk.type(f"{line}\t|\x15")
         talk.read_until(rf"{re.escape(line)}\x07\|")
@@ -237,7 +237,8 @@ def test_completion(target: Target, talk: Terminal) -> None:
 
 
 def test_what_is_asked_changes_no_variables(target: Target) -> None:
-    """The program's own stay as they are, also those with a name of ours."""
+    """The program's own variables stay as they are, even those named like the
+    console's."""
     ours = completion._ASK + session._ASK_FOR_FORM
     names = sorted({*re.findall(r"^ +(\w+) = ", ours, re.M), "error", "known"})
     assert {"names", "found", "message", "value"} <= set(names)
@@ -275,7 +276,7 @@ def test_ctrl_c_ends_what_runs(target: Target, talk: Terminal) -> None:
 
 
 def test_a_second_ctrl_c_insists(target: Target, talk: Terminal) -> None:
-    """A process that is stopped does not hear the first one."""
+    """A stopped process does not receive the first one."""
     talk.type("puts 'o' + 'n'; sleep\r")
     talk.read_until(r"\non\r\n")
     stop(target.pid)
@@ -289,13 +290,13 @@ def test_a_second_ctrl_c_insists(target: Target, talk: Terminal) -> None:
 
 
 def stop(pid: int) -> None:
-    """Also those of its threads that had yet to hear of it."""
+    """Stop all threads, even those that had not received the signal yet."""
     os.kill(pid, signal.SIGSTOP)
     assert comes_true(lambda: task_states(pid) == {"T"})
 
 
 def test_ctrl_c_stops_nobody_who_leaves(target: Target) -> None:
-    """A third one comes as it is on its way out, and nothing runs any more."""
+    """A third Ctrl-C arrives during the exit, when no code runs any more."""
     with Process(target.pid) as process, Console(process) as console, _signals(console):
         for number in (signal.SIGTERM, signal.SIGINT):
             with pytest.raises(Interrupted):
@@ -305,7 +306,7 @@ def test_ctrl_c_stops_nobody_who_leaves(target: Target) -> None:
 def test_ctrl_c_drops_what_was_typed(target: Target, talk: Terminal) -> None:
     talk.type("def lost\r")
     talk.read_until(rf"{target.pid}:2\* ")
-    # Python wakes for a signal only once it sleeps there.
+    # Python handles a signal only once it sleeps there.
     await_state(talk.process.pid, "S")
     talk.type("\x03")
     talk.read_until(rf"{target.pid}:3> |{target.pid}:2> ")

@@ -1,4 +1,4 @@
-"""``shapesdump`` and ``fork``: what a child of the process tells, or is."""
+"""``shapesdump`` and ``fork``: a child's output, and a child itself."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def test_a_copy(start: Start) -> None:
             f"  end it      kill -KILL {int(out)}",
         ]
         assert code == 0
-        # It has no agent of its own, and the process has its still.
+        # The child has no agent, and the process still has its own.
         assert run("eval", int(out), "1")[2] == 4
         assert run("eval", target.pid, "1")[2] == 0

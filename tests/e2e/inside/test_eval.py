@@ -50,7 +50,7 @@ def test_each_ruby(name: str) -> None:
 
 @pytest.mark.parametrize("before", ["", "Encoding.default_internal = 'UTF-8'; "])
 def test_what_it_prints(before: str, target: Target) -> None:
-    """Output comes as bytes, also where Ruby converts what is written, as in Rails."""
+    """Output comes as bytes, even if Ruby converts written strings, as in Rails."""
     words = '$stdout.print "a\\xff".b; $stderr.puts "b"; warn "c"; $stdout.flush; nil'
     done = subprocess.run(
         [sys.executable, "-c", MAIN, "eval", str(target.pid), before + words],
@@ -98,7 +98,7 @@ end
 
 
 def test_strings_in_rubys_binary_encoding(target: Target) -> None:
-    """A message from the network, and a file whose name is no UTF-8, have it."""
+    """Messages from the network and non-UTF-8 file names have it."""
     assert run("eval", target.pid, f"{BINARY}; Odd.new") == ("odd\ufffd\n", "", 0)
     raising = r'eval %q(raise Odd, "no\xff".b), binding, "/tmp/f\xff.rb".b, 7'
     out, err, code = run("eval", target.pid, raising)
@@ -185,7 +185,7 @@ ERRORS = [
         [(1, "block in <main>"), (1, "<main>")],
     ),
 ]
-"""Code, its error's message and backtrace: lines of the code, and names."""
+"""Code, its error message, and its backtrace: lines of the code, and names."""
 
 
 @pytest.mark.parametrize("way", ["required", "attached"])
@@ -342,7 +342,7 @@ def test_without_an_agent(words: tuple[str, ...], texts: tuple[str, ...]) -> Non
 
 
 def test_of_several_users(root: None, public_copy: PublicCopy) -> None:
-    """Root asks any process; another user none but the own ones."""
+    """Root can query any process. Another user can only query their own."""
     ruby = ["ruby", str(public_copy.targets / "inside/agent.rb")]
     target = Target(*rubies.as_user(ruby))
     other = Target(*ruby)

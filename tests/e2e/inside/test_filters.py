@@ -1,4 +1,5 @@
-"""Agents in processes with seccomp filters: a filter that kills must not be met."""
+"""Agents in processes with seccomp filters: they must not trigger a filter that
+kills."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ WAITS = {"poll": 7, "select": 23, "pselect6": 270, "ppoll": 271}
 
 
 def awaits_connection(pid: int) -> bool:
-    """Return whether the agent's thread waits, which means that it makes no call."""
+    """Return whether the agent's thread waits and so makes no system call."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
             if (task / "comm").read_text() == "rbtrace agent\n":
@@ -56,7 +57,8 @@ def under(*filters: bytes, name: str = HERE) -> Iterator[rubies.Running]:
 
 
 def is_refused(call: str, *words: object) -> None:
-    """It is refused before the agent does anything; the process lives."""
+    """Check that it is refused before the agent does anything, and that the process
+    lives."""
     out, err, code = run(*words)
     assert (out, code) == ("", 1), err
     assert f"its seccomp filter kills it for {call}" in " ".join(err.split())
@@ -92,7 +94,7 @@ def test_an_agent_on_a_shared_thread(
 
 @pytest.mark.parametrize("name", EACH)
 def test_an_agent_whose_threads_have_other_names(name: str) -> None:
-    """As on shared threads, before the agent is used: the first message is checked."""
+    """As on shared threads, the first message is checked before the agent is used."""
     rename = "Thread.list.each { |t| t.name = 'x' if Tracepoint::Agent.own?(t) }"
     with under(name=name) as target:
         assert run("eval", target.pid, rename)[2] == 0
@@ -125,7 +127,7 @@ def test_a_command_that_would_kill(
 
 
 def test_a_filter_that_is_added_later() -> None:
-    """Between two commands of one connection, to all threads of the process."""
+    """It is added to all threads between two commands of one connection."""
     with under(allowing_all()) as target, Process(target.pid) as process:
         with Agent(process) as agent:
             agent.call("backtraces")
@@ -143,8 +145,8 @@ def test_filters_that_return_errors_are_no_danger() -> None:
 
 
 def beside(*words: object) -> subprocess.CompletedProcess[str]:
-    """Run a command as in a sidecar: with the capabilities that docs/containers.md
-    names, and under Docker's filter, so that it cannot read another's."""
+    """Run a command as in a sidecar: with the capabilities in docs/containers.md,
+    and under Docker's filter, so that it cannot read the target's filter."""
     return run_program(in_sidecar("-c", MAIN, *words))
 
 
@@ -158,7 +160,7 @@ def in_sidecar(*words: object) -> tuple[str, ...]:
 
 
 def test_a_filter_that_cannot_be_read(tmp_path: Path) -> None:
-    """The agent answers, with a note; the process is copied only with --yes."""
+    """The agent answers with a note. The process is copied only with --yes."""
     path = tmp_path / "heap"
     with under(like_dockers()) as target:
         done = beside("eval", target.pid, "6 * 7")

@@ -1,4 +1,4 @@
-"""``heapdump``: every object of a process, in a file that is whole or not there."""
+"""``heapdump``: every object of a process, in a file that is complete or absent."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def target(start: Start) -> Target:
 
 
 def objects(lines: Iterable[str]) -> list[dict[str, Any]]:
-    """Every line is JSON."""
+    """Return the objects. Every line is JSON."""
     return [json.loads(line) for line in lines]
 
 
 def check(found: list[dict[str, Any]]) -> None:
-    """A whole heap, which an analyser can walk: what is referred to is there."""
+    """Check that the heap is complete: all referenced objects exist."""
     counts = Counter(one["type"] for one in found)
     assert counts["ROOT"] >= 1
     assert counts["STRING"] > 1000
@@ -51,7 +51,7 @@ def check(found: list[dict[str, Any]]) -> None:
     addresses = {one["address"] for one in found if "address" in one}
     references = [to for one in found for to in one.get("references", ())]
     assert len(references) > 10_000
-    # Ruby 2.7 has some to what it freed.
+    # Ruby 2.7 has some references to freed objects.
     dangling = [to for to in references if to not in addresses]
     assert len(dangling) * 1000 < len(references)
 
@@ -61,7 +61,7 @@ def values(found: list[dict[str, Any]]) -> list[str]:
 
 
 def cost(target: Target) -> str:
-    """Return what is said beforehand, as a pattern."""
+    """Return a pattern for the announced costs."""
     words = f"rbtrace-py: a copy of process {target.pid} writes the dump; it can take"
     return words.replace(" ", r"\s+") + r"\s+up\s+to\s+[\d,]+\s+MiB\s+of[^.]*?exits\n"
 
@@ -192,7 +192,7 @@ def test_without_an_agent(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def dumping(target: Target, path: Path, *words: str) -> Iterator[Any]:
-    """A dump that was begun and does not get on, as nobody reads what it writes."""
+    """Start a dump that is blocked because its output is not read."""
     os.mkfifo(path)
     arguments = ["heapdump", str(target.pid), str(path), *words]
     process = subprocess.Popen(
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_it(target: Target, tmp_path: Path) -> None:
         reader.join(TIMEOUT)
     assert re.fullmatch(f"{cost(target)}rbtrace-py: interrupted\n", err)
     assert process.returncode == 130
-    # The agent serves on, and its child has gone by the time it does.
+    # The agent keeps serving, and its child has ended by then.
     assert run("eval", target.pid, "1")[2] == 0
 
 
@@ -241,7 +241,7 @@ def test_a_process_that_ends_meanwhile(target: Target, tmp_path: Path) -> None:
 
 
 def test_its_copy_ends_with_it(target: Target, tmp_path: Path) -> None:
-    """Although nobody reads what it writes."""
+    """The copy ends, although its output is not read."""
     with dumping(target, tmp_path / "fifo") as (process, _):
         (copy,) = children(target.pid)
         alive = os.pidfd_open(copy)
@@ -270,7 +270,7 @@ def test_what_its_copy_holds(target: Target, tmp_path: Path) -> None:
 def test_another_users_process_that_is_not_dumpable(
     root: None, public_copy: PublicCopy, tmp_path: Path
 ) -> None:
-    """Its files in /proc belong to root, oom_score_adj among them."""
+    """Its files in /proc belong to root, including oom_score_adj."""
     code = (
         "include Tracepoint::Agent; $VERBOSE = nil;"
         " syscall(Copy::PRCTL.fetch(Copy::MACHINE), 4, 0, 0, 0, 0);"  # PR_SET_DUMPABLE
@@ -289,7 +289,7 @@ def test_another_users_process_that_is_not_dumpable(
 
 @pytest.fixture
 def cgroup(root: None) -> Iterator[Callable[[int, int], Path]]:
-    """A cgroup of version 1 or 2 around a process, with room for so many bytes more."""
+    """A cgroup of version 1 or 2 around a process, with a limit on additional bytes."""
     made: list[tuple[Path, int]] = []
     first = Path("/sys/fs/cgroup/memory")
 
@@ -304,7 +304,7 @@ def cgroup(root: None) -> Iterator[Callable[[int, int], Path]]:
         used = "memory.usage_in_bytes" if is_first else "memory.current"
         if not (folder / limit).exists():
             pytest.skip("cgroups have no memory controller here")
-        # What it had before stays charged to where it was.
+        # Its earlier memory stays charged to its old cgroup.
         now = int((folder / used).read_text())
         (folder / limit).write_text(str(now + room))
         return folder
@@ -316,7 +316,7 @@ def cgroup(root: None) -> Iterator[Callable[[int, int], Path]]:
 
 
 def test_the_process_does_not_grow(target: Target, tmp_path: Path) -> None:
-    """The dump passes through it, and is not left for its garbage collector."""
+    """The dump streams through it and leaves no garbage behind."""
     code = "KEPT = Array.new(400) { 'x' * 100_000 }; GC.start; 1"
     assert run("eval", target.pid, code)[2] == 0
     grown = [-anonymous(target)]
@@ -334,7 +334,7 @@ def anonymous(target: Target) -> int:
 def test_a_copy_that_certainly_does_not_fit(
     target: Target, cgroup: Callable[[int, int], Path], tmp_path: Path
 ) -> None:
-    cgroup(target.pid, 4 << 20)  # an answer takes 1 MiB where YJIT compiles all of it
+    cgroup(target.pid, 4 << 20)  # an answer takes 1 MiB if YJIT compiles all of it
     for more in ((), ("--yes",)):
         _, err, code = run("heapdump", target.pid, tmp_path / "heap", *more)
         assert "does not fit: it takes at least" in " ".join(err.split())
@@ -397,7 +397,8 @@ def test_a_time_limit(target: Target, tmp_path: Path) -> None:
 def test_a_terminal_is_told_before_anything_comes(
     target: Target, tmp_path: Path
 ) -> None:
-    """Also while nothing does: the process collects garbage, or is stopped."""
+    """It is told even if no data arrives: the process collects garbage or is
+    stopped."""
     os.kill(target.pid, signal.SIGSTOP)
     terminal = Terminal("heapdump", target.pid, tmp_path / "heap")
     try:

@@ -1,4 +1,4 @@
-"""A process that pretends to be an agent, and what harm it can do to the tracer."""
+"""A process that pretends to be an agent, and the harm that it can do to the tracer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target, read_line
 pytestmark = pytest.mark.usefixtures("root")
 
 MOST = 160 << 20
-"""Bytes that the command may take; Python with all it loads takes some 60 MiB."""
+"""Maximum memory of the command in bytes. Python with its modules takes some 60 MiB."""
 COMMANDS = {
     "backtraces": ("backtraces",),
     "memory": ("memory",),
@@ -28,7 +28,7 @@ COMMANDS = {
 }
 MORE = {"arm": ("latency", "method", "--duration", "1")}
 ROOM = {"full": 1 << 30, "names": 320 << 20}
-"""Bytes that a command may take for as many histograms, or names, as it requested."""
+"""Maximum memory in bytes of a command that requested this many histograms or names."""
 
 
 @contextmanager
@@ -51,12 +51,12 @@ import resource, subprocess, sys
 done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
 print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-"""Runs a program from a small one: what a program has had counts from its fork on, with
-the memory of the one that forked."""
+"""A small program that runs another one. A program's peak memory counts from its
+fork, so it includes the memory of the process that forked it."""
 
 
 def measured(pid: int, command: tuple[str, ...], errors: Path) -> tuple[str, int, int]:
-    """Return its standard error, its exit code and the most memory that it had."""
+    """Return its standard error, its exit code, and its peak memory."""
     words = [sys.executable, "-c", MAIN, command[0], str(pid), *command[1:]]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tracer")}
     with errors.open("w") as err:

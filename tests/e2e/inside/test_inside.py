@@ -1,4 +1,4 @@
-"""``backtraces`` and ``memory``: what a process says of itself."""
+"""``backtraces`` and ``memory``: a process's report about itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def target(start: Start) -> Target:
 
 
 def is_at(line: str, number: int, name: str) -> bool:
-    """Recognize old and new Rubies' form: ``in `pop'``, ``in 'Queue#pop'``."""
+    """Match the formats of old and new Rubies: ``in `pop'``, ``in 'Queue#pop'``."""
     return re.fullmatch(rf"\S+:{number}:in ['`]([\w:]+#)?{name}'", line) is not None
 
 
@@ -46,7 +46,7 @@ def check_threads(document: dict[str, Any]) -> None:
     assert (worker["main"], worker["name"]) == (False, "worker")
     assert worker["status"].startswith("sleep")
     pop, wait, block = worker["backtrace"][-3:]
-    # From Ruby 3.3 on it is a Ruby method of its own.
+    # From Ruby 3.3 on, it is a Ruby method.
     assert "pop'" in pop
     assert is_at(wait, WAIT_LINE, "wait_inside")
     assert is_at(block, WORKER_LINE, "block in <main>")

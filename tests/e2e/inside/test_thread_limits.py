@@ -1,4 +1,4 @@
-"""The agent in a process whose cgroup lets it start no further thread (pids.max)."""
+"""The agent in a process whose cgroup allows no further thread (pids.max)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Limit = Callable[[int], None]
 
 @pytest.fixture
 def limit(root: None) -> Iterator[Limit]:
-    """Put a process into a full cgroup of version 1 or 2, which it must not outlive."""
+    """Put a process into a full cgroup of version 1 or 2. It must not outlive the
+    cgroup."""
     first = Path("/sys/fs/cgroup/pids")
     base = first if first.exists() else Path("/sys/fs/cgroup")
     second = base / "cgroup.controllers"
@@ -45,7 +46,8 @@ def names_the_limits(text: str) -> bool:
 
 @pytest.mark.parametrize("name", EACH)
 def test_only_detach_works(name: str, limit: Limit) -> None:
-    """Ruby 3.3 hangs if a thread fails to start: there the agent is not asked."""
+    """Ruby 3.3 hangs if a thread cannot start, so no other request is sent to the
+    agent."""
     with rubies.running(name, "inside/agent.rb") as target:
         limit(target.pid)
         for verb, *words in (["eval", "1"], ["memory"], ["calls", "-d", "0.1"]):
