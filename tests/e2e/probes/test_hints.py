@@ -66,7 +66,7 @@ def test_the_gem_without_probes(root):
 
 
 def test_a_ruby_whose_library_cannot_be_opened(root, monkeypatch):
-    """Whether it has probes is unknown."""
+    """It is unknown whether the Ruby has probes."""
     target = Target("ruby", "-e", RUBY)
     problem = Problem("/lib/libruby.so (deleted)", "not allowed to open it")
     scan = Scan([], [problem])

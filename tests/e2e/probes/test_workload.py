@@ -110,7 +110,7 @@ def test_the_cost_where_intervals_are_shown(start, trace):
 
 
 def test_no_cost_where_the_kernel_does_not_measure(start, root):
-    """Which takes CAP_SYS_ADMIN."""
+    """It needs CAP_SYS_ADMIN."""
     target = start("probes/workload.rb")
     command = ("setpriv", "--bounding-set=-sys_admin", *COMMAND)
     words = ("count", str(target.pid), "load:item", "--json")
