@@ -1,8 +1,9 @@
-"""Comparison of a profile with the clocks of the program that it shows.
+"""Comparison of a profile with the clocks of the profiled program.
 
-A program's answer (tests/targets/stacks/clocked.rb) is the truth. A profile is what
-``stacks --format json`` or rbspy found at the same time. Both are reduced to the CPU
-and waiting time of each method of each thread, and compared as shares and as totals.
+A program's answer (tests/targets/stacks/clocked.rb) is the truth. A profile is the
+result of ``stacks --format json`` or rbspy for the same time. Both are reduced to the
+CPU and waiting time of each method of each thread, and compared as shares and as
+totals.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ COMMAND = (sys.executable, "-c", MAIN)
 
 
 class Tracer:
-    """``rbtrace-py`` as a process that was told to say when it is attached.
+    """``rbtrace-py`` as a process that reports when it is attached.
 
-    waits: until it is attached, or has ended
-    command: what to run in place of this checkout's
+    ``waits`` makes the constructor wait until it is attached or has ended. ``command``
+    replaces this checkout's command.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Tracer:
             raise AssertionError(f"it ended before it was attached: {out}{err}")
 
     def finish(self, number: int = signal.SIGINT) -> tuple[str, str, int]:
-        """Press Ctrl-C; output, errors and exit code."""
+        """Press Ctrl-C. Return the output, the errors, and the exit code."""
         self.process.send_signal(number)
         return self.result()
 
@@ -62,7 +62,8 @@ class Tracer:
 
 @functools.cache
 def has_ruby_probes() -> bool:
-    """Was this machine's Ruby built with probes of its own? Debian's 3.3 was not."""
+    """Return whether this machine's Ruby was built with its own probes. Debian's 3.3
+    was not."""
     from rbtrace_py.linux.probes import find_probes
     from rbtrace_py.linux.process import Process
 
@@ -75,7 +76,7 @@ def has_ruby_probes() -> bool:
 
 
 def by_names(document: Any) -> Counter[tuple[str, ...]]:
-    """Weights of stacks as JSON, by the names of their frames, the root first."""
+    """Return the weights of a JSON document's stacks by frame names, root first."""
     names = [frame["name"] for frame in document["frames"]]
     found: Counter[tuple[str, ...]] = Counter()
     for row in document["stacks"]:
@@ -84,21 +85,22 @@ def by_names(document: Any) -> Counter[tuple[str, ...]]:
 
 
 def below(document: Any, name: str) -> int:
-    """Weight of the stacks in which a method is."""
+    """Return the weight of the stacks that contain a method."""
     return sum(count for names, count in by_names(document).items() if name in names)
 
 
 def if_ruby_has(*words: str) -> list[str]:
-    """Words for Ruby's own probes, where it has any."""
+    """Return the words if Ruby has its own probes, else no words."""
     return list(words) if has_ruby_probes() else []
 
 
 def run(
     *words: object, env: dict[str, str] | None = None, folder: Path | None = None
 ) -> tuple[str, str, int]:
-    """Run ``rbtrace-py`` to its end, in ``folder``: output, errors, exit code.
+    """Run ``rbtrace-py`` to its end, in ``folder``. Return the output, the errors, and
+    the exit code.
 
-    The errors lack the line about the begin, which test_starts.py checks.
+    The errors lack the line about the start, which test_starts.py checks.
     """
     process = _started(list(map(str, words)), env or {}, folder=folder)
     try:
@@ -115,10 +117,10 @@ def run_program(
     pass_fds: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``COMMAND`` with its words, maybe behind other programs, in a new process.
+    """Run ``COMMAND``, perhaps through other programs, in a new process.
 
-    ``run`` forks a process that has the package loaded, so it can start no program that
-    changes rights or limits first.
+    ``run`` forks a process that has the package loaded, so it cannot first run a
+    program that changes rights or limits.
     """
     return subprocess.run(
         list(map(str, command)),
@@ -137,7 +139,7 @@ def _started(
     command: Sequence[str] = COMMAND,
     folder: Path | None = None,
 ) -> subprocess.Popen[str] | Warm:
-    """Start the command: a fork, unless another or another interpreter is meant."""
+    """Start the command as a fork, unless another command or interpreter is given."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tracer"), **env}
     if command is COMMAND and is_like_ours(environment):
         return Warm(words, environment, ready, str(folder or "."))
@@ -155,12 +157,12 @@ def _started(
 
 
 def answer(tracer: Tracer) -> Any:
-    """Press Ctrl-C and read the JSON document it ends with."""
+    """Press Ctrl-C and return the final JSON document."""
     out, err, code = tracer.finish()
     assert code == 0, out + err
     return json.loads(out)
 
 
 def by_key(document: Any) -> dict[Any, int]:
-    """Counts of a document's groups by key."""
+    """Return the counts of a document's groups by key."""
     return {group["key"]: group["count"] for group in document["groups"]}

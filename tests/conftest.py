@@ -26,7 +26,7 @@ from commands import Tracer
 from processes import LIB, TARGETS, TIMEOUT, Target
 from public_copy import PublicCopy
 
-# How long an example takes is the machine's business: it may have a lot else to do.
+# The duration of an example depends on the machine, which may be busy.
 settings.register_profile(
     "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -34,20 +34,22 @@ settings.load_profile("patient")
 
 
 def pytest_collection_finish() -> None:
-    """Some 7,000 tests stay to the end: what looks for garbage leaves them out."""
+    """Exclude some 7,000 tests, which live until the end, from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Signals as in a terminal; chroots only for the tests of `make test-all`."""
+    """Restore signals as in a terminal. Allow chroots only in tests of `make
+    test-all`."""
     heed_signals()
     rubies.is_allowed = any(map(item.get_closest_marker, ("rubies", "smoke")))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Skips are summed by reason; scripts/test.sh prints those of all its runs."""
+    """Skips are counted by reason. scripts/test.sh prints the counts of all its
+    runs."""
     found = left_out.skips(terminalreporter.stats.get("skipped", []))
     if path := os.environ.get("RBTRACE_LEFT_OUT"):
         left_out.note(found, path)
@@ -58,10 +60,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def heed_signals() -> None:
-    """Programs that tests start get the signals that nohup, or a shell's &, ignores.
+    """Restore the signals that nohup, or a shell's &, makes programs ignore.
 
-    A handler is not inherited, so SIGHUP still does not end the tests themselves. Done
-    before each test: a command that was run in this process left Ctrl-C ignored.
+    A handler is not inherited, so SIGHUP still does not end the tests themselves. This
+    is done before each test, because a command run in this process may have left Ctrl-C
+    ignored.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -72,7 +75,8 @@ def heed_signals() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Programs compiled by one test serve the others, and no one else."""
+    """Share the cache of compiled programs among the tests, and with no other
+    process."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # of all workers
@@ -82,7 +86,7 @@ def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def public_copy() -> Iterator[PublicCopy]:
-    """Yield what processes of other users read."""
+    """Yield a copy of the files that processes of other users read."""
     with tempfile.TemporaryDirectory(prefix="rbtrace-py-", dir="/tmp") as folder:
         yield PublicCopy(Path(folder))
 
@@ -107,7 +111,7 @@ def small_disk(root: None, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Target]]:
-    """Start targets/NAME.rb with the gem; ended after the test."""
+    """Start targets/NAME.rb with the gem, and end it after the test."""
     started: list[Target] = []
 
     def begin(name: str, *arguments: str, env: dict[str, str] | None = None) -> Target:
@@ -125,7 +129,7 @@ def start() -> Iterator[Callable[..., Target]]:
 
 @pytest.fixture
 def trace(root: None) -> Iterator[Callable[..., Tracer]]:
-    """Start ``rbtrace-py`` with these words; killed after the test."""
+    """Start ``rbtrace-py``, and kill it after the test."""
     started: list[Tracer] = []
 
     def begin(

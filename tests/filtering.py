@@ -1,4 +1,4 @@
-"""Programs under filters of system calls, and the filters."""
+"""Programs under seccomp filters, and the filters."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, program) == 0
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""Run a program under the filter of the first argument, in hexadecimal."""
+"""A program that runs a command under the filter in its first argument
+(hexadecimal)."""
 
 
 def filtered(program: bytes, *command: str) -> tuple[str, ...]:
-    """The command, run under the filter."""
+    """Return the words that run a command under the filter."""
     return (sys.executable, "-c", RUN, program.hex(), *command)
 
 
@@ -35,7 +36,7 @@ def _line(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
 
 
 def _for_number(number: int, *lines: bytes) -> bytes:
-    """Return what the filter does with the call of that number."""
+    """Return what the filter does with the system call of that number."""
     return _line(_IF, number, 0, len(lines)) + b"".join(lines)
 
 
@@ -44,7 +45,7 @@ def allowing_all() -> bytes:
 
 
 def forbidding(numbers: Iterable[int], answer: int = KILL) -> bytes:
-    """All but these."""
+    """Return a filter that allows all system calls but these."""
     each = (_for_number(number, _line(_RETURN, answer)) for number in numbers)
     return _line(_LOAD, _NUMBER) + b"".join(each) + _line(_RETURN, ALLOW)
 

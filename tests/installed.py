@@ -18,7 +18,7 @@ for library in /usr/lib/*/libbcc.so.0; do mount --bind /dev/null "$library"; don
 exec "$@"
 """
 NO_BCC = ("unshare", "--mount", "sh", "-ec", HIDE, "sh")
-"""Runs what follows where neither bcc nor LLVM is."""
+"""The words that run a command without access to bcc and LLVM."""
 
 
 def copy_of_sources(folder: Path) -> Path:
@@ -37,7 +37,7 @@ def copy_of_sources(folder: Path) -> Path:
 
 
 def pythons() -> list[Path]:
-    """The system's, and the first on the PATH where that is another."""
+    """Return the system's Python, and the first on the PATH if it is another."""
     outside = os.pathsep.join(
         folder
         for folder in os.environ["PATH"].split(os.pathsep)
@@ -77,7 +77,7 @@ class Environment:
     def run(
         self, *words: object, env: dict[str, str] | None = None, code: int = 0
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``rbtrace-py``, which has to end with ``code``."""
+        """Run ``rbtrace-py``, and check that it ends with ``code``."""
         done = subprocess.run(
             [*map(str, [self.command, *words])],
             capture_output=True,

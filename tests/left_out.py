@@ -1,8 +1,8 @@
-"""Tests that were skipped: how many for each reason, and what root would have shown.
+"""Skipped tests: the number for each reason, and what root would have shown.
 
     python tests/left_out.py FILE
 
-prints so of several runs that had RBTRACE_LEFT_OUT=FILE.
+prints this for several runs that had RBTRACE_LEFT_OUT=FILE.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Skip = tuple[str, str]
 
 
 def skips(reports: Iterable[Any]) -> list[Skip]:
-    """Return those of pytest's reports on skipped tests."""
+    """Return the skipped tests in pytest's reports."""
     found = []
     for report in reports:
         reason = report.longrepr[2] if report.longrepr else ""
@@ -33,7 +33,7 @@ def skips(reports: Iterable[Any]) -> list[Skip]:
 
 
 def note(found: list[Skip], path: str) -> None:
-    """Append them to a file that several runs share."""
+    """Append skips to a file that several runs share."""
     with open(path, "a") as file:
         file.writelines(json.dumps(skip) + "\n" for skip in found)
 
@@ -43,7 +43,7 @@ def noted(path: str) -> list[Skip]:
 
 
 def lines(found: list[Skip], is_root: bool) -> Iterator[str]:
-    """Yield what is to be said of them, if anything."""
+    """Yield the lines of the summary, if there are any skips."""
     reasons = Counter(reason for _, reason in found)
     for reason, count in reasons.most_common():
         yield f"{count:5} skipped: {reason}"
@@ -56,7 +56,7 @@ def lines(found: list[Skip], is_root: bool) -> Iterator[str]:
 
 
 def subject(file: str) -> str:
-    """The first line of a file of tests; its path where it has none."""
+    """Return the first line of a test file's docstring, or its path without one."""
     said = ast.get_docstring(ast.parse((ROOT / file).read_text()))
     return said.partition("\n")[0] if said else file
 

@@ -1,4 +1,4 @@
-"""Traces for Perfetto, read by its published schema."""
+"""Traces for Perfetto, read with its published schema."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ BEGIN, END = schema.TrackEvent.TYPE_SLICE_BEGIN, schema.TrackEvent.TYPE_SLICE_EN
 
 
 def read(path: Path) -> list[Any]:
-    """The packets; nothing in them is unknown to the schema."""
+    """Return the packets, after checking that the schema knows all of their fields."""
     parsed = schema.Trace.FromString(path.read_bytes())
-    # A field that the schema does not have is dropped with the unknown ones.
+    # DiscardUnknownFields drops fields that are not in the schema.
     before = parsed.ByteSize()
     parsed.DiscardUnknownFields()
     assert parsed.ByteSize() == before == path.stat().st_size
@@ -22,7 +22,7 @@ def read(path: Path) -> list[Any]:
 
 
 def slices_of(packets: list[Any]) -> dict[int, list[str]]:
-    """Names of the slices of each track, checked to be nested in each other."""
+    """Return the names of each track's slices, after checking their nesting."""
     names: dict[int, str] = {}
     open_: defaultdict[int, list[str]] = defaultdict(list)
     found: defaultdict[int, list[str]] = defaultdict(list)
@@ -40,7 +40,7 @@ def slices_of(packets: list[Any]) -> dict[int, list[str]]:
             open_[track].append(names[event.name_iid])
             found[track].append(names[event.name_iid])
         else:
-            # Ends are in the order of the begins: what is nested ends first.
+            # Ends are in the order of the begins: inner slices end first.
             open_[track].pop()
     assert not any(open_.values())
     return found

@@ -1,4 +1,4 @@
-"""Programs that tests start: targets that do a step when told."""
+"""Programs that tests start: targets that do a step on request."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ def is_soak() -> bool:
 
 
 def margin(samples: int, least: float) -> float:
-    """Percent points by which a share of so few samples may be off: 4 deviations."""
+    """Return the possible error of a share in percentage points: 4 standard
+    deviations."""
     return max(least, 4 * 50 / samples**0.5)
 
 
 def times(full: int) -> int:
-    """Return how often to do what takes long: all in a soak, a twentieth in a test."""
+    """Return the number of repetitions: all in a soak, a twentieth in a test."""
     return full if is_soak() else max(1, full // 20)
 
 
 def read_line(stream: Any, timeout: float = TIMEOUT) -> str:
-    """A line of a process, which must come in time; empty when it has ended.
+    """Return a process's next line, or an empty string if it has ended. Fail if it is
+    late.
 
-    Read byte by byte, so that what follows is left for the next to read.
+    It is read byte by byte, so that later output stays unread.
     """
     line = b""
     while not line.endswith(b"\n"):
@@ -55,7 +57,8 @@ def read_line(stream: Any, timeout: float = TIMEOUT) -> str:
 def comes_true(
     is_so: Callable[[], bool], timeout: float = TIMEOUT, pause: float = 0.001
 ) -> bool:
-    """Wait for what nobody tells of, as what is in /proc; whether it came in time."""
+    """Poll for a condition that sends no event, as in /proc. Return whether it came
+    true."""
     end = time.monotonic() + timeout
     while not is_so():
         if time.monotonic() > end:
@@ -65,13 +68,14 @@ def comes_true(
 
 
 def task_state(pid: int, tid: int | None = None) -> str:
-    """Return the letter that proc(5) has for a thread's state, or the main thread's."""
+    """Return the letter of a thread's state in proc(5). The default is the main
+    thread."""
     stat = Path(f"/proc/{pid}/task/{tid or pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0]
 
 
 def task_states(pid: int) -> set[str]:
-    """Return those of all its threads."""
+    """Return the states of all its threads."""
     found = set()
     for tid in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -80,14 +84,14 @@ def task_states(pid: int) -> set[str]:
 
 
 def await_state(pid: int, letter: str, tid: int | None = None) -> None:
-    """Wait until a thread, or the main thread, is in this state."""
+    """Wait until a thread is in this state. The default is the main thread."""
     assert comes_true(lambda: task_state(pid, tid) == letter), task_state(pid, tid)
 
 
 def waited_for_cpu(pid: int) -> float:
-    """Seconds that the main thread was ready, but had no CPU: proc(5), schedstat.
+    """Return for how many seconds the main thread was runnable: proc(5), schedstat.
 
-    0 where it is gone, and its child does the step.
+    The result is 0 if the process has ended and its child does the step.
     """
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
@@ -96,7 +100,7 @@ def waited_for_cpu(pid: int) -> float:
 
 
 def hanging(pid: int) -> str:
-    """Return where a process's threads are, in the kernel and in Ruby."""
+    """Return the positions of a process's threads, in the kernel and in Ruby."""
     said = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         with contextlib.suppress(OSError):
@@ -110,7 +114,7 @@ def hanging(pid: int) -> str:
 def run_time(pid: int) -> int:
     """Return how long a process's threads ran, in ns: proc(5), schedstat.
 
-    Threads that have ended are not in it.
+    Ended threads are not included.
     """
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks)
@@ -130,21 +134,21 @@ def busy_on(cpu: int) -> Iterator[None]:
 
 
 def bring_to(cpu: int, pid: int) -> None:
-    """Let all threads of a process run on one CPU."""
+    """Restrict all threads of a process to one CPU."""
     for tid in os.listdir(f"/proc/{pid}/task"):
         os.sched_setaffinity(int(tid), {cpu})
 
 
 class Target:
-    """A process that does a step when told.
+    """A process that does a step on request.
 
-    env: what it has besides our environment; options: of ``subprocess.Popen``
+    ``env`` is added to our environment. ``options`` are those of ``subprocess.Popen``.
     """
 
     took = 0.0
     """Seconds from the last step to its answer."""
     _waited = 0.0
-    """Seconds of them in which the main thread waited for a CPU."""
+    """Seconds of these in which the main thread waited for a CPU."""
 
     def __init__(
         self, *command: object, env: dict[str, str] | None = None, **options: Any
@@ -165,13 +169,14 @@ class Target:
             raise
 
     def await_ready(self) -> str:
-        """Return the line with which it says that it is ready."""
+        """Return the line that reports that it is ready."""
         line = self._answer()
         assert line.startswith("ready"), line
         return line
 
     def _answer(self) -> str:
-        """The next line; where none comes in time, the error says what hangs."""
+        """Return the next line. If it is late, the error shows where the process
+        hangs."""
         try:
             return read_line(self.process.stdout)
         except AssertionError as error:
@@ -182,7 +187,7 @@ class Target:
         return self.process.pid
 
     def step(self, word: str = "") -> str:
-        """Tell it to do a step and wait until it has; what it answered."""
+        """Request a step, wait until it is done, and return the answer."""
         began, waited = time.monotonic(), waited_for_cpu(self.pid)
         self._send(word)
         answer = self._answer()
@@ -191,15 +196,15 @@ class Target:
         return answer
 
     def ticks(self, seconds: float, rate: int = 499) -> range:
-        """Return how many samples may come of so much CPU time in the last step.
+        """Return the possible number of samples for a CPU time in the last step.
 
-        A thread's CPU clock leaves out what a hypervisor took meanwhile; timers do not.
+        A thread's CPU clock leaves out the time that a hypervisor took. Timers do not.
         """
         most = max(seconds, self.took - self._waited)
         return range(int(0.9 * seconds * rate), int(1.1 * most * rate) + 1)
 
     def tell(self, word: str = "") -> None:
-        """Tell it without waiting."""
+        """Send a word without waiting for an answer."""
         self._send(word)
 
     def _send(self, word: str) -> None:
@@ -208,9 +213,9 @@ class Target:
         self.process.stdin.flush()
 
     def wait_until_it_reads(self) -> None:
-        """Wait until the main thread waits for a word: it is "ready" before it does.
+        """Wait until the main thread reads its input: it is "ready" shortly before.
 
-        What it is in then is in proc(5), ``syscall``: read of descriptor 0.
+        Its system call in proc(5), ``syscall``, is then read of descriptor 0.
         """
         call = Path(f"/proc/{self.pid}/syscall")
         assert comes_true(lambda: call.read_text().startswith("0 0x0 "))

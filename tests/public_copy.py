@@ -1,7 +1,7 @@
-"""A copy of the gem, the targets and the command that every user can read.
+"""A copy of the gem, the targets, and the command that every user can read.
 
-The checkout may stand where other users cannot enter: /root is 0700, and so are homes
-of some distributions.
+The checkout may be inaccessible to other users: /root has mode 0700, and so have home
+directories of some distributions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from processes import MAIN, ROOT, TIMEOUT
 
 COPIED = ("ruby/lib", "ext/agent", "tests/targets", "tracer")
 PYTHON = os.path.realpath(sys.executable)
-"""The interpreter that the virtual environment was made with."""
+"""The interpreter that created the virtual environment."""
 
 
 class PublicCopy:
-    """The copy in a folder that is there already.
+    """The copy, in an existing folder.
 
-    root: stands for the checkout's; lib: of the gem; targets: of the tests
+    ``root`` corresponds to the checkout's, ``lib`` to the gem's, and ``targets`` to the
+    tests'.
     """
 
     def __init__(self, root: Path) -> None:
@@ -45,18 +46,18 @@ class PublicCopy:
         return {**os.environ, "PYTHONPATH": str(self.root / "tracer")}
 
     def command(self, *words: object) -> list[str]:
-        """``rbtrace-py``, to be run with ``env``."""
+        """The words that run ``rbtrace-py`` with ``env``."""
         return [PYTHON, "-c", MAIN, *map(str, words)]
 
     def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        """Run ``command``, perhaps below what makes another user of it."""
+        """Run ``command``, perhaps through a program that switches users."""
         return subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT, env=self.env
         )
 
 
 def _copy_dependencies(name: str, target: Path, seen: set[str]) -> None:
-    """Copy what the distribution needs and is in the virtual environment only."""
+    """Copy the distribution's dependencies that only the virtual environment has."""
     for requirement in metadata.requires(name) or ():
         found = re.match(r"[\w.-]+", requirement)
         if found is None or "extra ==" in requirement or found[0] in seen:

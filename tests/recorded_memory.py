@@ -1,4 +1,4 @@
-"""Memory that was read once, kept in a file and read again: what fixtures are."""
+"""Memory that is read once, saved in a file, and read again: the fixtures' format."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _RUN = struct.Struct("<QI")
 
 
 class RecordingMemory:
-    """Passes reads on to ``inner`` and keeps what they gave, to be replayed.
+    """A memory that forwards reads to ``inner`` and records their results for replay.
 
-    Of a place that is read again the last bytes are kept.
+    If an address is read again, the last bytes are kept.
     """
 
     def __init__(self, inner: Memory) -> None:
@@ -26,13 +26,13 @@ class RecordingMemory:
         self._known: dict[int, bytearray] = {}
 
     def read(self, address: int, size: int) -> bytes:
-        """Read from the inner memory, and keep it."""
+        """Read from the inner memory and record the result."""
         data = self._inner.read(address, size)
         self._keep(address, data)
         return data
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Gather from the inner memory, and keep it."""
+        """Gather from the inner memory and record the results."""
         found = self._inner.gather(ranges)
         for (address, _), data in zip(ranges, found, strict=True):
             self._keep(address, data)
@@ -50,7 +50,7 @@ class RecordingMemory:
             place += size
 
     def dump(self) -> bytes:
-        """Return all that was read, compressed, for ReplayMemory."""
+        """Return everything that was read, compressed, for ReplayMemory."""
         body = bytearray()
         for address, data in self._runs():
             body += _RUN.pack(address, len(data)) + data
@@ -70,7 +70,7 @@ class RecordingMemory:
 
 
 def _append(runs: list[tuple[int, bytes]], address: int, data: bytes) -> None:
-    """Append a run, joined to the one before where they touch."""
+    """Append a run, and join it to the previous one if they are adjacent."""
     if runs and runs[-1][0] + len(runs[-1][1]) == address:
         runs[-1] = (runs[-1][0], runs[-1][1] + data)
     else:
@@ -78,7 +78,8 @@ def _append(runs: list[tuple[int, bytes]], address: int, data: bytes) -> None:
 
 
 class ReplayMemory:
-    """The memory that a RecordingMemory kept; BadRecording if ``data`` is not that."""
+    """The memory that a RecordingMemory recorded. Raises BadRecording for other
+    ``data``."""
 
     def __init__(self, data: bytes) -> None:
         if not data.startswith(_MAGIC):
@@ -95,11 +96,11 @@ class ReplayMemory:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """(address, size) of each piece that was read, by address."""
+        """Return (address, size) of each recorded piece, by address."""
         return [(start, len(self._runs[start])) for start in self._starts]
 
     def read(self, address: int, size: int) -> bytes:
-        """Return bytes that were read when it was recorded."""
+        """Return bytes that were read during the recording."""
         place = bisect_right(self._starts, address) - 1
         if place >= 0 and size >= 0:
             start = self._starts[place]
@@ -109,7 +110,7 @@ class ReplayMemory:
         raise UnreadableMemory(f"{size} bytes at {address:#x} were not recorded")
 
     def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return what was read at each of the ranges."""
+        """Return the recorded bytes of each range."""
         return [self.read(address, size) for address, size in ranges]
 
 

@@ -1,4 +1,5 @@
-"""Recordings of fixtures/walker: memory of a Ruby, and what it said of its stacks."""
+"""Recordings in fixtures/walker: the memory of a Ruby, and its own view of its
+stacks."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ RECORDED = {
     path.stem: path
     for path in sorted((ROOT / "tests" / "fixtures" / "walker").rglob("*.memory"))
 }
-"""The file of each, by the name of its Ruby."""
+"""The recording's file by the name of its Ruby."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A recording, and where a walk of it begins."""
+    """A recording, and the start of its walk."""
 
     memory: ReplayMemory
     layout: Layout
@@ -32,7 +33,7 @@ class Replay:
 
 
 def replay(name: str) -> Replay:
-    """Read the recording of the Ruby called ``name``."""
+    """Read the recording of the Ruby ``name``."""
     about = json.loads(RECORDED[name].with_suffix(".json").read_text())
     layout = layout_from(table_for(about["version"]), about["version"])
     memory = ReplayMemory(RECORDED[name].read_bytes())

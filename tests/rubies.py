@@ -1,7 +1,7 @@
-"""The Rubies that tests run: this machine's, and Debian's in chroots of rubies.sh.
+"""The Rubies that tests run: this machine's, and Debian's in the chroots of rubies.sh.
 
-`make test` runs the tests with this machine's Ruby, `make test-all` also those of the
-others: a test that needs one is marked `rubies`, most of them by ``EACH``.
+`make test` runs the tests with this machine's Ruby. `make test-all` also runs them with
+the others: a test that needs another Ruby is marked `rubies`, usually by ``EACH``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ HERE = "here"
 SCRIPT = ROOT / "scripts" / "rubies.sh"
 WAITING = "$stdout.sync = true; puts :ready; $stdin.gets"
 USER = 12345
-"""A user id that nobody has."""
+"""An unused user ID."""
 
 
 def chroot(*values: str) -> Any:
-    """Parameters of a test that name a chroot: it is marked ``rubies``."""
+    """Return parameters of a test that name chroots, marked ``rubies``."""
     return pytest.param(*values, marks=pytest.mark.rubies)
 
 
@@ -47,14 +47,14 @@ EACH = (HERE, *OTHERS)
 BUILT: dict[str, Callable[[], list[str]]] = {}
 """The words that run a Ruby of ruby_builds.py, by its name."""
 is_allowed = False
-"""Whether the running test may use a chroot; conftest sets it by the test's marks."""
+"""True if the running test may use a chroot. conftest sets it by the test's marks."""
 
 each_ruby = pytest.mark.parametrize("ruby", EACH, indirect=True)
 
 
 @functools.cache
 def minor(name: str) -> str:
-    """The minor version of the Ruby called ``name``, as 3.1."""
+    """Return the minor version of the Ruby ``name``, as 3.1."""
     if name != HERE:
         return name[:3]
     words = ["ruby", "-e", "print RUBY_VERSION[/\\d+\\.\\d+/]"]
@@ -63,11 +63,11 @@ def minor(name: str) -> str:
 
 _CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 DIRECTORY = Path(os.environ.get("RBTRACE_RUBIES_DIR") or f"{_CACHE}/rbtrace-py/rubies")
-"""Of the chroots, as it is before a test has a cache of its own."""
+"""The folder of the chroots, determined before a test has its own cache."""
 
 
 def need(name: str) -> None:
-    """Skip where the chroot is not there."""
+    """Skip the test if the chroot does not exist."""
     assert is_allowed, "a test that needs a chroot is marked rubies, or smoke"
     if not (DIRECTORY / name / "usr" / "bin" / "ruby").exists():
         pytest.skip(f"no chroot of Ruby {name}: `scripts/rubies.sh build {name}`")
@@ -76,7 +76,7 @@ def need(name: str) -> None:
 
 
 def command(name: str, program: str = WAITING) -> list[str]:
-    """The words that run ``program`` in the Ruby called ``name``."""
+    """Return the words that run ``program`` in the Ruby ``name``."""
     words = ["ruby", "--disable-gems", "-e", program]
     if name == HERE:
         return words
@@ -85,7 +85,7 @@ def command(name: str, program: str = WAITING) -> list[str]:
 
 
 def ruby(name: str) -> list[str]:
-    """The words that run the Ruby called ``name``, with this checkout in its place."""
+    """Return the words that run the Ruby ``name``, with this checkout in its place."""
     if name == HERE:
         return ["ruby"]
     if name in BUILT:
@@ -97,12 +97,12 @@ def ruby(name: str) -> list[str]:
 def as_user(
     words: list[str], uid: int = USER, groups: str = "--clear-groups"
 ) -> list[str]:
-    """The same as another user."""
+    """Return the same words, run as another user."""
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", groups, *words]
 
 
 def own_ruby() -> tuple[Path, Path]:
-    """The program and the library of this machine's Ruby."""
+    """Return the program and the library of this machine's Ruby."""
     program = Path(shutil.which("ruby") or "").resolve()
     listing = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
     words = [line.split() for line in listing.splitlines() if "libruby" in line]
@@ -113,7 +113,8 @@ def own_ruby() -> tuple[Path, Path]:
 
 @dataclass
 class Running:
-    """A target; ``target`` is what ran it, ``pid`` Ruby itself."""
+    """A running target. ``target`` is the started process, and ``pid`` is Ruby
+    itself."""
 
     target: Target
     pid: int
@@ -123,7 +124,7 @@ class Running:
         return self.target.ready
 
     def attach(self) -> Attached:
-        """As commands do: again where it was between two fibers, and was kept there."""
+        """Attach as commands do, and retry if it was paused between two fibers."""
         found: list[Attached] = []
 
         def is_attached() -> bool:
@@ -151,7 +152,7 @@ def innermost(pid: int) -> int:
 
 @contextmanager
 def running(name: str, script: str, *arguments: str) -> Iterator[Running]:
-    """Start targets/SCRIPT in the Ruby called ``name``; ended afterwards."""
+    """Start targets/SCRIPT in the Ruby ``name``, and end it afterwards."""
     target = Target(*ruby(name), str(TARGETS / script), *arguments)
     try:
         yield Running(target, innermost(target.pid))

@@ -1,8 +1,8 @@
 """Every Ruby that tests run, of each kind of build, with its JITs off and on.
 
-Beside this machine's Ruby and Debian's (rubies.py) these are trees that were built from
-source: scripts/rubies.sh unpacks them from ../shared/rubies, as built and stripped.
-RBTRACE_RUBY=/dir/bin/ruby takes the place of all of them.
+In addition to this machine's Ruby and Debian's (rubies.py), there are trees built from
+source. scripts/rubies.sh unpacks them from ../shared/rubies, as built and stripped.
+RBTRACE_RUBY=/dir/bin/ruby replaces all of them.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LARGEST_VVAR = 1 << 16
 
 @dataclass(frozen=True)
 class Build:
-    """A Ruby of a kind of build.
+    """A Ruby of one kind of build.
 
-    name: of rubies.py, or of TREES; or the path of a program
-    jit: of JITS, empty with none
+    ``name`` is from rubies.py or TREES, or the path of a program. ``jit`` is from JITS,
+    or empty without a JIT.
     """
 
     name: str
@@ -60,14 +60,14 @@ class Build:
 
     @property
     def program(self) -> Path:
-        """Return a tree's ``bin/ruby``; skip the test where there is none."""
+        """Return a tree's ``bin/ruby``. Skip the test if it is missing."""
         if "/" in self.name:
             return Path(self.name)
         unpack(self.name)
         return rubies.DIRECTORY / self.name / "bin" / "ruby"
 
     def words(self) -> list[str]:
-        """The words that run it; skips the test where it, or its JIT, is missing."""
+        """Return the words that run it. Skip the test if it or its JIT is missing."""
         words = self._words()
         return [*words, *jit_options(tuple(words), self.jit)]
 
@@ -82,7 +82,7 @@ class Build:
 
 @functools.cache
 def unpack(name: str) -> None:
-    """Have a tree of ../shared/rubies unpacked; skips where its archive is missing."""
+    """Unpack a tree of ../shared/rubies. Skip the test if its archive is missing."""
     archive = SHARED / "rubies" / f"ruby-{name.removesuffix('-stripped')}.tar.xz"
     if not archive.exists():
         pytest.skip(f"no archive {archive}")
@@ -91,7 +91,7 @@ def unpack(name: str) -> None:
 
 @functools.cache
 def jit_options(words: tuple[str, ...], jit: str) -> tuple[str, ...]:
-    """The options that turn ``jit`` on; skips where that Ruby has it not."""
+    """Return the options that turn ``jit`` on. Skip the test if the Ruby lacks it."""
     if not jit:
         return ()
     options = JITS[jit]
@@ -126,7 +126,7 @@ _HAS_NO_RACTORS = bool(_GIVEN) and _is_before("3.0", _GIVEN)
 _OF_GIVEN = [Build(_GIVEN, jit) for jit in ("", *JITS)]
 
 each_build = _each(([] if _HAS_OLD else _OF_GIVEN) if _GIVEN else _builds())
-"""For tests of what is done with each Ruby; all but one are marked ``rubies``."""
+"""For tests of features on each Ruby. All parameters but one are marked ``rubies``."""
 _WITH_RACTORS = [name for name in rubies.NAMES if name != "2.7"]
 each_build_with_ractors = _each(
     ([] if _HAS_NO_RACTORS else _OF_GIVEN) if _GIVEN else _builds(_WITH_RACTORS)
@@ -135,12 +135,12 @@ _NO_OLD = pytest.mark.skip("RBTRACE_RUBY names no Ruby up to 2.6")
 each_old_build = _each(
     [pytest.param(Build(_GIVEN), marks=[] if _HAS_OLD else [_NO_OLD])]
 )
-"""For tests of Rubies up to 2.6, which are read, not traced."""
+"""For tests of Rubies up to 2.6, which are read but not traced."""
 
 
 @contextmanager
 def running(build: Build, script: str, *arguments: str) -> Iterator[rubies.Running]:
-    """Start targets/SCRIPT in a Ruby; ended afterwards."""
+    """Start targets/SCRIPT in a Ruby, and end it afterwards."""
     target = Target(*build.words(), str(TARGETS / script), *arguments)
     try:
         yield rubies.Running(target, innermost(target.pid))
@@ -149,14 +149,14 @@ def running(build: Build, script: str, *arguments: str) -> Iterator[rubies.Runni
 
 
 def innermost(pid: int) -> int:
-    """The program that a chain of scripts has started."""
+    """Return the innermost program that a chain of scripts has started."""
     while words := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         pid = int(words[0])
     return pid
 
 
 def build_gem(build: Build) -> None:
-    """Compile the gem's extension for it, into the folder of its ABI."""
+    """Compile the gem's extension for a Ruby, into the folder of its ABI."""
     script = "scripts/build-extension.sh"
     if build.is_tree:
         folder = str(build.program.parent)
@@ -199,15 +199,15 @@ MATRIX = (*EACH, *map(rubies.chroot, map(str, _BESIDE)))
 
 
 def core_of(pid: int, folder: Path) -> Path:
-    """A core file of a process, made by gdb."""
+    """Return a core file of a process, made by gdb."""
     if shutil.which("gcore") is None:
         pytest.skip("needs gdb's gcore")
     words = ["gcore", "-o", str(folder / "core"), str(pid)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     core = folder / f"core.{pid}"
     assert core.exists(), done.stderr
-    # Where one page is not readable gdb writes zeros for its whole mapping: always for
-    # [vvar], and for stacks that glibc 2.42 guards within it (MADV_GUARD_INSTALL).
+    # If one page is unreadable, gdb writes zeros for its whole mapping. This is always
+    # so for [vvar], and for stacks that glibc 2.42 guards (MADV_GUARD_INSTALL).
     failed = re.findall(r"read failed for corefile section, (\d+) bytes", done.stderr)
     if any(int(size) > _LARGEST_VVAR for size in failed):
         pytest.skip("this gdb writes zeros for mappings with guard pages")

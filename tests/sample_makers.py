@@ -1,4 +1,4 @@
-"""Samples made up for tests of what becomes of samples."""
+"""Synthetic samples for tests of sample processing."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ OTHER_PROCESS = RubyThread(4300, None, 0x7F0003, "", ractor=2)
 
 
 def damage_of(recording: Recording | CallsRecording) -> str:
-    """Return what is wrong in a recording that was read; empty if nothing is."""
+    """Return the damage of a recording, or an empty string if there is none."""
     found = recording.statistics.incomplete
     return found.detail if found and found.reason == "damaged" else ""
 
 
 def frame(text: str) -> Frame:
-    """``name@path:line``; of another kind than Ruby ``c!name``, ``g!``, ``k!`` …"""
+    """Return a frame for ``name@path:line``, or of another kind: ``c!name``, ``g!``,
+    ``k!`` …"""
     mark, _, rest = text.rpartition("!")
     name, _, place = rest.partition("@")
     path, _, line = place.partition(":")
@@ -59,7 +60,7 @@ def sample(
     flags: SampleFlags = SampleFlags.CLEAN,
     fiber: int = 0,
 ) -> Sample:
-    """A sample, ``at`` rounds after the start."""
+    """Return a sample taken ``at`` rounds after the start."""
     when = START + at * STEP
     return Sample(when, thread, state, stack(*texts), weight, flags, fiber)
 
@@ -75,7 +76,8 @@ SHOP = (
 
 
 def shop(rounds: int = 10) -> Iterator[Sample]:
-    """Two threads of a small shop and one of another process, 4 samples a round."""
+    """Return samples of two threads of a small shop and one of another process, 4
+    per round."""
     for at in range(rounds):
         yield sample(*SHOP[at % 4], at=at)
         yield sample(

@@ -1,4 +1,4 @@
-"""The frames of tests/targets/stacks/stack_tags.rb: which may stand on which."""
+"""The frames of tests/targets/stacks/stack_tags.rb, and their possible callers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from rbtrace_py.model.stacks import Frame
 LEVELS = 12
 TAG = re.compile(r"(block in )?(?:Object#)?t(\d+)_(\d)")
 NEXT = {2: "Object#again", 3: "Array#each"}
-"""What a level's methods call, where it is not the next level's (stack_tags.rb)."""
+"""The methods that a level's methods call instead of the next level's
+(stack_tags.rb)."""
 
 
 def contradiction(frames: tuple[Frame, ...]) -> str | None:
-    """Say which two frames of stack_tags.rb cannot stand on one another, if any."""
+    """Name two frames of stack_tags.rb that cannot call each other, if there are
+    any."""
     below: tuple[int, int, int | None] | None = None
     last = ""
     for frame in frames:
@@ -37,7 +39,7 @@ def may_follow(
     below: tuple[int, int, int | None], tag: tuple[int, int, int | None], is_block: bool
 ) -> bool:
     if below[2] is None:
-        return False  # only the newest frame can be upon no line
+        return False  # only the newest frame can be on no line
     if is_block:
         return tag[:2] == below[:2] and tag[2] in (below[2], None)
     site = below[2] - 100 * (below[0] + 1) - 10 * below[1]

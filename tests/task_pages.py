@@ -1,4 +1,4 @@
-"""Pages of docs/ that tell how to do something."""
+"""Pages of docs/ that describe how to perform a task."""
 
 TASK_PAGES = (
     *("calls", "containers", "edge-cases", "frameworks", "gvl", "index", "inside"),

@@ -1,7 +1,7 @@
-"""``rbtrace-py`` forked from an interpreter that has imported it: a start takes long.
+"""``rbtrace-py`` forked from an interpreter that has imported it: starting one is slow.
 
-That interpreter runs nothing itself, so each command finds it as a fresh one would be:
-with the environment, directory, limits and streams of who starts the command.
+The interpreter runs no command itself, so each command finds it in a fresh state, with
+the environment, directory, limits, and streams of its caller.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parent.parent
 _START = "import warm; warm.serve({})"
 _OF_INTERPRETERS = ("PYTHON", "LANG", "LC_")
-"""Variables that an interpreter reads as it starts."""
+"""Variables that an interpreter reads at its start."""
 _LIMITS = [getattr(resource, n) for n in dir(resource) if n.startswith("RLIMIT_")]
 _MOST = 1 << 20
 
 
 def is_like_ours(environment: Mapping[str, str]) -> bool:
-    """Would an interpreter start in ``environment`` as this one did in its own?"""
+    """Return whether an interpreter would start in ``environment`` as this one did
+    in its own."""
     return _for_interpreters(environment) == _for_interpreters(_ENVIRONMENT)
 
 
@@ -48,10 +49,10 @@ _ENVIRONMENT = dict(os.environ)
 
 
 class Warm:
-    """A command; like ``subprocess.Popen`` as far as tests use it.
+    """A command, like ``subprocess.Popen`` as far as tests use it.
 
-    ready: the descriptor that it writes to once it is attached
-    folder: where it is started
+    ``ready`` is the descriptor that it writes to once it is attached. ``folder`` is its
+    working directory.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Warm:
         self.stderr = os.fdopen(err)
         self._said = b""
         self.pid = int(self._number(None))
-        # Some commands have ended by now.
+        # Some commands have already ended.
         with suppress(ProcessLookupError):
             self._handle = os.pidfd_open(self.pid)
 
@@ -107,7 +108,7 @@ class Warm:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Return what it wrote, once it has ended."""
+        """Wait for its end and return its output."""
         found = {self.stdout: b"", self.stderr: b""}
         end = None if timeout is None else time.monotonic() + timeout
         with selectors.DefaultSelector() as waiting:
@@ -143,7 +144,7 @@ class Warm:
         return self.returncode
 
     def _number(self, timeout: float | None) -> Any:
-        """Return the next number that is said of it: its pid, then its exit code."""
+        """Return the next number about it: first its pid, then its exit code."""
         if b"\n" not in self._said:
             if not select.select([self._status], [], [], timeout)[0]:
                 return None
@@ -163,7 +164,7 @@ _DEFAULTS: dict[int, Any] = {
 
 @functools.cache
 def _control() -> socket.socket:
-    """Start the interpreter; it ends when this process does."""
+    """Start the interpreter, which ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     subprocess.Popen(
         [sys.executable, "-c", _START.format(theirs.fileno())],
@@ -182,13 +183,13 @@ def _control() -> socket.socket:
 
 
 def serve(fd: int) -> None:
-    """Start a command for each request, until nobody can make one."""
+    """Start a command for each request, until the requesting end is closed."""
     import rbtrace_py
     from rbtrace_py.cli.main import main
 
     for module in pkgutil.walk_packages(rbtrace_py.__path__, "rbtrace_py."):
         importlib.import_module(module.name)
-    gc.freeze()  # or each command would copy all of it as it looks for garbage
+    gc.freeze()  # or each command's garbage collector would copy all of it
     control = socket.socket(fileno=fd)
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
@@ -241,7 +242,7 @@ def _ended() -> Iterator[tuple[int, int]]:
 def _run(
     request: Any, files: list[int], kept: list[int], main: Callable[..., NoReturn]
 ) -> NoReturn:
-    """Be the command."""
+    """Run the command."""
     code = 70
     try:
         connection, *streams = files
@@ -274,7 +275,8 @@ def _run(
 
 
 def _leave(code: int) -> NoReturn:
-    """End as an interpreter does: what is registered for the end, then the streams."""
+    """End as an interpreter does: run registered exit functions, then close the
+    streams."""
     import atexit
     import threading
 
