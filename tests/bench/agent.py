@@ -1,7 +1,7 @@
-"""Costs of the agent's hook to the program, armed, idle and afterwards.
+"""Costs of the agent's hook to the program: armed, idle, and after it is removed.
 
-Each variant has a process of its own, and all of them take turns; times are those
-in which the program had a processor or was held up, since others run there, too.
+Each variant has its own process, and the processes take turns. Times are those in which
+the program had a CPU or was held up, because other programs also run on the machine.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from targets import HERE, ROOT, Target
 
 FIB, REQUESTS = 27, 300
 FEW_FIB, FEW_REQUESTS = 12, 2
-"""For what is a thousand times slower."""
+"""Repetitions of variants that are a thousand times slower."""
 TIMES = 3
 SPIN = 10_000
 PLAIN, IDLE, EMPTY, TABLE = "plain", "agent idle", "empty hook", "table"
 RING, SLOW, TWO, TABLE_C = "ring", "slow", "two methods", "table with C methods"
 HASH, RBTRACE = "TracePoint into a Hash", "rbtrace firehose"
 RUBY_PROF = "ruby-prof"
-"""Which hooks C methods too: to be held against the table with those."""
+"""It also hooks C methods, so it is compared with the table that includes them."""
 PEERS = {RBTRACE: "rbtrace", RUBY_PROF: "ruby-prof"}
 AFTER = (TWO, EMPTY, TABLE, RING, TABLE_C)
 GOALS = {
@@ -40,7 +40,7 @@ GOALS = {
     TABLE: (4.5, 1.35),
     RING: (4.2, 1.3),
 }
-"""Of fib and of a request, against a process without the agent."""
+"""Goals for fib and for a request, compared with a process without the agent."""
 OVER_EMPTY = 1.5
 LESS_THAN_RBTRACE = 50
 
@@ -61,14 +61,14 @@ WHAT: Mapping[str, ArmRequest] = {
 
 
 class Speed(NamedTuple):
-    """ns a call of fib, ns a request."""
+    """ns per call of fib, and ns per request."""
 
     fib: float
     request: float
 
 
 class Program:
-    """methods.rb, with a library or without."""
+    """methods.rb, with or without a library."""
 
     def __init__(self, library: str | None = None, few: bool = False) -> None:
         lib = f"-I{ROOT / 'ruby' / 'lib'}"
@@ -89,7 +89,7 @@ class Program:
 
 
 def _calls(number: int) -> int:
-    """Return how many calls one of fib(number) makes."""
+    """Return the number of calls of fib(number)."""
     before, found = 1, 1
     for _ in range(number - 1):
         before, found = found, before + found + 1
@@ -97,7 +97,7 @@ def _calls(number: int) -> int:
 
 
 def cost(rounds: int) -> list[Row]:
-    """While something is armed, and in the same processes after that."""
+    """Measure while a hook is armed, and in the same processes afterwards."""
     with ExitStack() as stack:
         programs = {
             name: stack.enter_context(_running(library))
@@ -165,7 +165,7 @@ def _with_offsets(what: ArmRequest, process: Process) -> ArmRequest:
 
 
 def _drain(memory: SharedMemory, over: threading.Event) -> None:
-    """A reader that keeps up: what it would do with records is its own affair."""
+    """Run a reader that keeps up, without the cost of processing the records."""
     while not over.wait(0.002):
         if memory.header.ring_records:
             for stream in range(memory.counters().streams):
@@ -174,7 +174,7 @@ def _drain(memory: SharedMemory, over: threading.Event) -> None:
 
 @contextmanager
 def _firehose(program: Program) -> Iterator[None]:
-    """rbtrace; the program runs, else rbtrace gives up after a second."""
+    """Run rbtrace. The program runs meanwhile, or rbtrace gives up after a second."""
     with tempfile.TemporaryFile() as said:
         words = ["rbtrace", "-p", str(program.pid), "-f"]
         tool = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=said)
@@ -214,7 +214,7 @@ def _while(found: Found, calls: int) -> Iterator[Row]:
 
 
 def _against(found: Found) -> Iterator[Row]:
-    """Yield what the goals say of two variants' additions to the plain program."""
+    """Yield the comparison of two variants' additional costs with the goals."""
     for name, other, goal in (
         (TABLE, EMPTY, f"≤ {OVER_EMPTY:g}×"),
         (RING, EMPTY, ""),
@@ -239,7 +239,8 @@ def _added(found: Found, name: str) -> list[float]:
 
 
 def _after(after: Found, before: Found) -> Iterator[Row]:
-    """Yield how each is against itself: processes differ, by where Ruby put things."""
+    """Yield each variant compared with itself, because memory placement differs by
+    process."""
     for name, found in after.items():
         for what, times in (("fib, a call", _fibs), ("a request", _requests)):
             row = f"after {name}: {what}"

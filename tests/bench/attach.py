@@ -1,4 +1,4 @@
-"""Putting the agent into a process: how long it stands, and when the agent answers."""
+"""Loading the agent: how long the process is paused, and when the agent answers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ KINDS = {
     "6 threads busy": "threads",
     "a forked worker": "forked",
 }
-"""What is measured, and what injected.rb calls it."""
+"""The measured kinds of processes, and their names in injected.rb."""
 
 
 def cost(rounds: int) -> list[Row]:
-    """A new process each time, of each kind in turn; the hook is built before."""
+    """Attach to a new process of each kind in turn. The hook is built before."""
     hook()
     found: dict[str, list[Cost]] = {what: [] for what in KINDS}
     for _ in range(rounds):
@@ -64,13 +64,13 @@ def _attached(kind: str) -> Cost:
 
 
 def _row(what: str, costs: Sequence[Cost]) -> Row:
-    """Stopped in all, and until the first answer."""
+    """Return the total pause and the time until the first answer."""
     stopped = _spread([cost.stopped_ns for cost in costs])
     answer = _spread([cost.answer_ns for cost in costs])
     return Row(what, f"stopped {stopped}", f"answer {answer}")
 
 
 def _spread(times: Sequence[int]) -> str:
-    """Median, lowest and highest, in milliseconds."""
+    """Return the median, the minimum, and the maximum in milliseconds."""
     low, middle, high = min(times), median(times), max(times)
     return f"{middle / 1e6:.2f} ({low / 1e6:.2f}–{high / 1e6:.2f}) ms"

@@ -1,7 +1,8 @@
-"""A collector of OTLP profiles, which keeps of each sample what tells if it is whole.
+"""A collector of OTLP profiles that keeps the data that shows whether a sample is
+complete.
 
-It needs grpcio and opentelemetry-proto. Requests are decoded when they are asked for,
-so that the collector takes little of the processor that it shares with the profiler.
+It needs grpcio and opentelemetry-proto. Requests are decoded only on demand, so that
+the collector takes little CPU from the profiler on the same CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ SERVICE = "opentelemetry.proto.collector.profiles.v1development.ProfilesService"
 
 
 class Stack(NamedTuple):
-    """The outermost Ruby frame's name, empty if there is none; how many there are."""
+    """The name of the outermost Ruby frame, or an empty string, and the number of
+    frames."""
 
     root: str
     frames: int
@@ -31,7 +33,7 @@ class Stack(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """time: Unix, ns"""
+    """A sample. ``time`` is Unix time in ns."""
 
     pid: int
     time: int
@@ -39,13 +41,13 @@ class Sample(NamedTuple):
 
 
 class Collector:
-    """Listens on a port of its own until it is closed."""
+    """A gRPC server with its own port that collects until it is closed."""
 
     def __init__(self) -> None:
         self._requests: SimpleQueue[bytes] = SimpleQueue()
         self._samples: list[Sample] = []
         self._end = 0
-        # Without a deserializer a handler is given bytes; none are an empty answer.
+        # Without a deserializer, a handler gets bytes. An empty answer has no bytes.
         handler = grpc.unary_unary_rpc_method_handler(self._take)
         service = grpc.method_handlers_generic_handler(SERVICE, {"Export": handler})
         options = [("grpc.max_receive_message_length", -1)]
@@ -58,7 +60,8 @@ class Collector:
         self._server.stop(None).wait()
 
     def has_all_until(self, time: int) -> bool:
-        """Return whether profiles that end then or later have come (Unix, ns)."""
+        """Return whether profiles that end at or after a Unix time (ns) have
+        arrived."""
         while True:
             try:
                 request = self._requests.get_nowait()
@@ -67,7 +70,7 @@ class Collector:
             self._decode(request)
 
     def stacks(self, pid: int, begin: int, end: int) -> Counter[Stack]:
-        """Return those that a process had between two times (Unix, ns)."""
+        """Return the stacks of a process between two Unix times (ns)."""
         return Counter(
             sample.stack
             for sample in self._samples
@@ -97,7 +100,8 @@ class Collector:
 
 
 def _names(table, stack) -> Iterator[str]:
-    """Names of a stack's Ruby frames, outermost first; empty where it gives none."""
+    """Return the names of a stack's Ruby frames, outermost first. A missing name is
+    empty."""
     strings = table.string_table
     for index in reversed(stack.location_indices):
         location = table.location_table[index]

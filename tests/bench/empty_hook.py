@@ -1,8 +1,8 @@
-"""Hooks all methods of a process and does nothing there: the floor of any hook.
+"""Hook all methods of a process with an empty function: the minimum cost of any hook.
 
     python tests/bench/empty_hook.py PID
 
-Ends by SIGINT, and says "attached" on RBTRACE_READY_FD, as the commands do.
+It ends by SIGINT and writes "attached" to RBTRACE_READY_FD, as the commands do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cost of a stack at an event to the program, and what the command says of it."""
+"""Cost of a stack at an event to the program, and the cost that the command reports."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ EVENTS = (
     ("a system call", "ask", EventChoice("syscall:getppid")),
     ("a function, stepped", "ask", EventChoice("uprobe:libc:getppid")),
 )
-"""Each with the command of ruby/events.rb that causes it."""
+"""Events, each with the command of ruby/events.rb that fires it."""
 DEPTHS = (5, 80, 500)
 
 
 def cost(times: int, rounds: int) -> list[Row]:
-    """Processor time of the program an event, beyond that without a tracer."""
+    """Measure the program's CPU time per event, beyond that without a tracer."""
     target = ruby_target("events.rb")
     said: dict[str, list[float]] = {}
     variants: dict[str, Callable[[], float]] = {}

@@ -1,4 +1,4 @@
-"""Do the kernel's buckets say what an HdrHistogram fed with every value says?"""
+"""Compare the kernel's buckets with an HdrHistogram of all values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 
 
 def durations(seed: int, count: int) -> list[int]:
-    """Return what target.c fires for ``spans SEED COUNT``."""
+    """Return the durations that target.c fires for ``spans SEED COUNT``."""
     values = []
     state = seed
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""How long the agent keeps the GVL as it hooks 1,000 methods, and looks for others.
+"""The agent's time with the GVL while it hooks 1,000 methods or searches for new ones.
 
-One thread of the program is always busy, so that each turn of the agent's ends in one
-of its own: it sees the longest (ruby/gvl.rb).
+One thread of the program is always busy and gets the GVL after each turn of the agent,
+so it measures the longest turn (ruby/gvl.rb).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from targets import HERE, Target
 METHODS = 1000
 SELECT = (Selector("Many"),)
 LOOKING_SECONDS = 5
-"""It looks for methods twice a second."""
+"""The agent searches for methods twice per second."""
 GOAL = "≤ 5 ms"
 
 
 def longest(rounds: int) -> list[Row]:
-    """Of hooking and of looking, over the rounds; without JIT and with YJIT."""
+    """Return the longest turns of hooking and searching, without JIT and with YJIT."""
     return [
         row
         for words in (("ruby",), ("ruby", "--yjit"))

@@ -1,4 +1,4 @@
-"""Cost of a hit to the traced program, by what is attached."""
+"""Cost of a hit to the traced program, by the attached program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Make = Callable[[Targets], ProbeSession]
 
 
 class Hits:
-    """Measures sessions on a target, each attached only while it is measured."""
+    """Measures sessions on a target, each attached only for its measurement."""
 
     def __init__(self, times: int, rounds: int) -> None:
         self._times = times
@@ -29,7 +29,7 @@ class Hits:
     def measure(
         self, variants: dict[str, tuple[Target, str, Make]]
     ) -> dict[str, list[float]]:
-        """By name: the target, its command, and what to attach to it."""
+        """Measure by name: the target, its command, and the session to attach."""
         return interleaved(
             {
                 name: self._one(name, target, command, make)
@@ -56,7 +56,7 @@ class Hits:
         return run
 
     def _note_lost(self, name: str, session: ProbeSession) -> None:
-        """Hits that were fired and are not in the answer."""
+        """Note hits that were fired but are missing in the answer."""
         if isinstance(session, Trace):
             lost = session.result_counters()["lost"]
             assert not lost, f"{name}: {lost:,} events did not fit the ring"
@@ -69,7 +69,8 @@ class Hits:
 
 
 def reader(session: ProbeSession) -> Callable[[], None]:
-    """Return what empties the ring of ``trace``: a full one costs less a hit."""
+    """Return a function that empties the ring of ``trace``: with a full ring, hits
+    cost less."""
 
     def read() -> None:
         if isinstance(session, Trace):
@@ -96,10 +97,10 @@ def latency(*words: str, by: str | None = None) -> Make:
 
 
 def enabled(times: int, rounds: int) -> list[Row]:
-    """The gem's fire and the library's against the bare trap.
+    """Compare the gem's and the library's fire with the bare trap.
 
-    The strict baseline is a loop in C around the trap; the other is a method
-    written in C that does nothing but trap, called from Ruby.
+    The strict baseline is a loop in C around the trap. The other is an otherwise empty
+    method in C that traps, called from Ruby.
     """
     rows = []
     c, ruby = c_target(), ruby_target()
@@ -145,7 +146,7 @@ def enabled(times: int, rounds: int) -> list[Row]:
 
 
 def measured(times: int, rounds: int) -> list[Row]:
-    """``latency`` against programs that do nothing."""
+    """Compare ``latency`` with empty BPF programs."""
     target = c_target()
     try:
         hits = Hits(times, rounds)

@@ -45,14 +45,14 @@ PROFILER = "OpenTelemetry's profiler"
 ALONE = f"{PROFILER}, one processor"
 DEPTH = 300
 LATEST = 20
-"""Seconds within which the profiler, which sends every 4 to 6, has sent."""
+"""Seconds within which the profiler, which sends every 4 to 6 s, has sent."""
 
 
 class Subject(NamedTuple):
-    """What is looked at.
+    """A profiled program.
 
-    root: part of the name of the frame that each stack begins with
-    work: has it work for so many seconds
+    ``root`` is part of the name of each stack's first frame. ``work`` makes the program
+    work for some seconds.
     """
 
     name: str
@@ -64,9 +64,9 @@ class Subject(NamedTuple):
 class Run(NamedTuple):
     """One run of a tool.
 
-    spent: its CPU, a second; rate: samples a second of the program's CPU
-    frames: the median of the complete stacks
-    complete, without: percent of the samples that have all Ruby frames, or none
+    ``spent`` is its CPU per second. ``rate`` is the samples per second of the program's
+    CPU. ``frames`` is the median of the complete stacks. ``complete`` and ``without``
+    are the percentages of samples with all Ruby frames and with none.
     """
 
     spent: Spent
@@ -194,7 +194,7 @@ def _theirs(subject: Subject, seconds: int, *more: str) -> Run:
 
 
 def _spent(subject: Subject, pid: int | None, seconds: int) -> Spent:
-    """Return what a tool takes a second while the subject works."""
+    """Return what a tool uses per second while the program works."""
     assert pid is not None
     before, begin = Spent.of(pid), time.monotonic()
     subject.work(seconds)

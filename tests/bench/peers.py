@@ -1,8 +1,8 @@
-"""Has another tool trace all calls of a process, in which our agent is loaded.
+"""Have another tool trace all calls of a process in which our agent is loaded.
 
     python tests/bench/peers.py PID ruby-prof|rbtrace
 
-Ends by SIGINT, and says "attached" on RBTRACE_READY_FD, as the commands do.
+It ends by SIGINT and writes "attached" to RBTRACE_READY_FD, as the commands do.
 """
 
 from __future__ import annotations

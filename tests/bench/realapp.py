@@ -47,14 +47,14 @@ METHODS = (
     "ActiveRecord::LogSubscriber#sql",
     "ActiveRecord::Relation#exec_queries",
 )
-"""A request calls them 51 times."""
+"""A request calls these methods 51 times."""
 GOALS = {
     "count method": "≤ 1.05×",
     "latency method": "≤ 1.12×",
     "calls --slow 100": "≤ 1.12×",
     "calls --record": "≤ 1.12×",
 }
-"""Against the empty hook."""
+"""Goals compared with the empty hook."""
 STACKS, STACKS_MEMORY = "stacks at 99 Hz", "stacks --engine memory"
 RECORD, RECORD_MEMORY = "record", "record --engine memory"
 SAMPLERS = (
@@ -64,13 +64,13 @@ SAMPLERS = (
     (RECORD, RECORD_MEMORY, ""),
     (STACKS_MEMORY, RUNNING, "≤ 1"),
 )
-"""Whose CPU is compared with whose."""
+"""Pairs of variants whose CPU is compared."""
 WARM_UP = 8
-"""Seconds of load before anything is measured."""
+"""Seconds of load before measuring."""
 TOOL_WARM_UP = 5
-"""Seconds that a sampler is given to get to know the application's code."""
+"""Seconds for a sampler to learn the application's code."""
 SETTLE = 1.5
-"""Seconds after the start of a tool that does not say when it is attached."""
+"""Seconds after the start of a tool that does not report when it is attached."""
 TICKS = os.sysconf("SC_CLK_TCK")
 PROGRAMS = ("puma", "wrk")
 PACKAGES = "ruby-rails, ruby-sqlite3, puma and wrk"
@@ -78,11 +78,11 @@ PACKAGES = "ruby-rails, ruby-sqlite3, puma and wrk"
 
 @dataclass(frozen=True)
 class Run:
-    """The application under load, and a tool on it.
+    """The application under load, and a tool.
 
-    rate: requests a second; p99_ms: of their latency
-    app_us: CPU of the application a request; tool: of the tool, a second
-    busy: CPUs that the application had
+    ``rate`` is requests per second, and ``p99_ms`` is their latency. ``app_us`` is the
+    application's CPU per request, and ``tool`` is the tool's CPU per second. ``busy``
+    is the number of CPUs that the application used.
     """
 
     rate: float
@@ -93,7 +93,8 @@ class Run:
 
 
 def cost(rounds: int, seconds: int) -> list[Row]:
-    """Throughput and p99 of the application, and CPU of both, under each tool."""
+    """Measure the application's throughput and p99, and both programs' CPU, under
+    each tool."""
     if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     with RunStatistics():
@@ -102,9 +103,10 @@ def cost(rounds: int, seconds: int) -> list[Row]:
 
 
 def hooks(rounds: int, seconds: int) -> list[Row]:
-    """CPU of the application a request: ten methods, all methods, and the peers.
+    """Measure the application's CPU per request: ten methods, all methods, and other
+    tools.
 
-    Ten are chosen in an application in which all never were.
+    The ten are hooked in an application in which all methods were never hooked.
     """
     if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
@@ -120,7 +122,7 @@ def hooks(rounds: int, seconds: int) -> list[Row]:
 
 
 def recording(seconds: int) -> list[Row]:
-    """Events that `calls --record` of all methods writes, and those that it loses."""
+    """Count the events that `calls --record` of all methods writes and loses."""
     if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     with tempfile.TemporaryDirectory() as folder, application(folder) as app:
@@ -144,7 +146,7 @@ def _runs(
     seconds: int,
     warm_up: int = 0,
 ) -> dict[str, list[Run]]:
-    """Measure each tool's runs; warm_up: seconds of load that each has before."""
+    """Measure each tool's runs, each after ``warm_up`` seconds of load."""
     with tempfile.TemporaryDirectory() as folder, application(folder) as app:
         tools = tools_of(app, folder)
         load(app, WARM_UP)
@@ -161,12 +163,12 @@ def _runs(
 
 
 def can_run() -> bool:
-    """Return whether the application's packages are there."""
+    """Return whether the application's packages are installed."""
     return has_libraries("rails", "sqlite3") and all(map(shutil.which, PROGRAMS))
 
 
 def has_libraries(*names: str) -> bool:
-    """Return whether Ruby can load them."""
+    """Return whether Ruby can load the libraries."""
     words = ["ruby", *(f"-r{name}" for name in names), "-e", ""]
     done = subprocess.run(words, capture_output=True)
     return done.returncode == 0
@@ -183,9 +185,9 @@ class App:
 
 
 def _pinned(last: bool) -> Sequence[str]:
-    """Words that keep a program on the last processor, or on the first.
+    """Return the words that keep a program on the last CPU, or on the first.
 
-    It is in a real-time class, so that what else the machine does counts little.
+    The program is in a real-time class, so that other programs disturb it little.
     """
     allowed = os.sched_getaffinity(0)
     place = str(max(allowed) if last else min(allowed))
@@ -227,7 +229,7 @@ def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def _samplers(app: App, folder: str) -> dict[str, list[str]]:
-    """The words of each tool, by the name that the table shows."""
+    """Return the words of each tool by its name in the table."""
     ours = [sys.executable, "-c", MAIN]
     pid, out = str(app.pid), f"{folder}/out"
     stacks, record = [*ours, "stacks", pid], [*ours, "record", pid]
@@ -251,7 +253,7 @@ def _samplers(app: App, folder: str) -> dict[str, list[str]]:
 
 
 def _hooks(app: App, folder: str) -> dict[str, list[str]]:
-    """Each hooks all methods of the application, in which nothing else is on."""
+    """Return the hooks of all methods, each in an otherwise untraced application."""
     ours, pid = [sys.executable, "-c", MAIN], str(app.pid)
     return {
         NOTHING: [],
@@ -274,14 +276,14 @@ def _chosen(app: App, folder: str) -> dict[str, list[str]]:
 
 
 def _peers(app: App, folder: str) -> dict[str, list[str]]:
-    """Every method, C functions as well."""
+    """Return the other tools, which trace every method, including C functions."""
     peer = [sys.executable, str(HERE / "peers.py"), str(app.pid)]
     return {NOTHING: [], **{name: [*peer, name] for name in ("ruby-prof", "rbtrace")}}
 
 
 @contextmanager
 def tool(words: list[str]) -> Iterator[int | None]:
-    """Run a tool for as long as the block; its pid, None where there is none."""
+    """Run a tool during the block. Yield its PID, or None without a tool."""
     if not words:
         yield None
         return
@@ -321,13 +323,14 @@ def _measure(app: App, tool: int | None, seconds: int) -> Run:
 
 
 def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used, in user and in system mode."""
+    """Return the seconds of CPU that a process has used, in user and in system mode."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / TICKS
 
 
 def load(app: App, seconds: int) -> tuple[float, float, int]:
-    """Requests a second, the p99 of their latency in ms, and how many they were."""
+    """Return the requests per second, the p99 of their latency in ms, and their
+    number."""
     words = [*_pinned(False), "wrk", "-t1", "-c3", f"-d{seconds}", "--latency", app.url]
     out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     assert "Non-2xx" not in out, out
@@ -353,7 +356,7 @@ def _cpu_row(
 
 
 def _percent(name: str, runs: dict[str, list[Run]]) -> str:
-    """What a tool took of a CPU, and how much of that its BPF programs did."""
+    """Return a tool's percentage of a CPU, and its BPF programs' part of it."""
     whole = [run.tool.both / 1e7 for run in runs[name]]
     bpf = median(run.tool.bpf for run in runs[name]) / 1e7
     return f"{middle(whole)} %" + (f" (BPF {bpf:.2f} %)" if bpf else "")

@@ -1,8 +1,8 @@
-"""What the gem's spans cost a Rails request, registered alone and traced.
+"""The cost of the gem's spans to a Rails request, registered only and traced.
 
-One process without a server serves in turns with the spans and without them, a tenth
-of a second each, so that whatever slows the machine down slows both. Its CPU is that
-of the thread that serves, without collections, which the objects stand for.
+One process without a server alternates between serving with and without the spans, each
+for a tenth of a second, so that both are slowed down alike. The CPU is that of the
+serving thread, without collections. The number of objects shows their cost.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ PACKAGES = "ruby-rails, ruby-sqlite3, ruby-sidekiq, ruby-redis and puma"
 REGISTERED, TRACED = "all spans, nobody traces", "latency PID rack:request"
 GOALS = {REGISTERED: "≤ +1 %", TRACED: "≤ +2 %"}
 PAIRS = 40
-"""Of a process: with the spans, and without."""
+"""Measurements per process, each with and without the spans."""
 HALF_WIDTH = 0.5
-"""Of the 95 % interval, in percent, at which no more rounds are needed."""
+"""Half width of the 95 % interval, in percent, at which rounds stop."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """Of one process.
+    """The result of one process.
 
-    without_ns: CPU of a request; percent: how much more it is with the spans
-    objects: that a request makes more
+    ``without_ns`` is the CPU of a request, and ``percent`` is the addition by the
+    spans. ``objects`` are the additional objects per request.
     """
 
     without_ns: float
@@ -52,7 +52,7 @@ class Round:
 
 
 def cost(least: int, most: int) -> list[Row]:
-    """Differences of CPU a request, in rounds until the interval is narrow."""
+    """Measure differences of CPU per request, until the interval is narrow."""
     if not has_libraries(*LIBRARIES):
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     rounds: dict[str, list[Round]] = {name: [] for name in GOALS}
@@ -112,7 +112,8 @@ def _row(name: str, rounds: Sequence[Round]) -> Row:
 
 
 def _half_width(percents: Sequence[float]) -> float:
-    """Of the 95 % interval of the mean: Student's t, by its expansion for many."""
+    """Return the half width of the 95 % interval of the mean, by Student's t in its
+    expansion for large counts."""
     count = len(percents)
     z = NormalDist().inv_cdf(0.975)
     t = z + (z**3 + z) / (4 * (count - 1))

@@ -1,7 +1,7 @@
-"""What hooks of all methods cost a Rails request, in processes without a server.
+"""The cost of hooks of all methods to a Rails request, in processes without a server.
 
-As exact as a shared machine allows: no load generator, no collections, CPU time of
-one thread, which is in a real-time class where that is permitted.
+This is as exact as a shared machine allows: no load generator, no collections, and the
+CPU time of one thread, in a real-time class if permitted.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from targets import HERE, Target
 
 NOTHING, EMPTY = "nothing", "an empty hook on call and return"
 PROCESSES = 6
-"""They differ by a tenth: where things lie in memory is different each time."""
+"""Processes differ by a tenth, because memory placement differs."""
 GOALS = {"count method": 1.05, "latency method": 1.12, "calls --slow 100": 1.12}
-"""Against the empty hook."""
+"""Goals compared with the empty hook."""
 
 
 def cost(rounds: int) -> list[Row]:
-    """Of each mode against the empty hook, and of that against none."""
+    """Compare each mode with the empty hook, and the empty hook with none."""
     if not can_run():
         return [Row("a Rails request", f"not measured: install {PACKAGES}")]
     found: dict[str, list[float]] = defaultdict(list)
@@ -44,7 +44,7 @@ def cost(rounds: int) -> list[Row]:
 
 
 def _rounds(rounds: int) -> Mapping[str, Sequence[float]]:
-    """Return the times of each mode in a process of their own."""
+    """Return the times of each mode in one process."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SHOP_DATABASE"] = str(Path(folder) / "shop.sqlite3")
         target = Target("ruby", str(HERE / "ruby" / "request.rb"))

@@ -40,7 +40,7 @@ from targets import HERE
 
 
 def untraced(rounds: int) -> list[Row]:
-    """Return what ruby/fire.rb measures inside of one process."""
+    """Return what ruby/fire.rb measures in one process."""
     done = subprocess.run(
         ["ruby", str(HERE / "ruby" / "fire.rb"), "--json", "--rounds", str(rounds)],
         check=True,
@@ -62,7 +62,7 @@ def untraced(rounds: int) -> list[Row]:
 
 
 def parts(quick: bool) -> dict[str, tuple[str, Callable[[], list[Row]]]]:
-    """By name: the title and what measures it."""
+    """Return each part's title and measuring function by name."""
     rounds, times = (7, 2_000) if quick else (41, 5_000)
     few = 3 if quick else 11
     values = 20_000 if quick else 200_000

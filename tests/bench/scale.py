@@ -1,4 +1,4 @@
-"""Cost of ten thousand probes, and of two hundred attachments."""
+"""Cost of ten thousand probes and of two hundred attachments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def _define(target: Target, count: int) -> tuple[float, int, int, int]:
 
 
 def attach_many(rounds: int, count: int = 200) -> list[Row]:
-    """A session on that many probes: entered and left, and the links alone."""
+    """Measure entering and leaving a session on that many probes, and the links
+    alone."""
     target = c_target()
     sessions, links, detaches = [], [], []
     name = choose_attacher().name
@@ -81,7 +82,7 @@ class Spent:
 
 
 class Timed(Bare):
-    """Bare, that knows how long attaching takes."""
+    """A bare session that measures how long attaching takes."""
 
     def __init__(self, targets: Targets, words: list[str], spent: Spent) -> None:
         super().__init__(targets, words)

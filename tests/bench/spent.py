@@ -1,6 +1,6 @@
-"""CPU time that a tool uses: its own, and that of its BPF programs wherever they run.
+"""CPU time that a tool uses itself, and in its BPF programs on any CPU.
 
-The kernel counts the latter while there are ``RunStatistics``.
+The kernel counts the BPF programs' time only while ``RunStatistics`` exist.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 
 class Spent(NamedTuple):
-    """ns of CPU; ``bpf``: of the BPF programs that the process holds."""
+    """ns of CPU. ``bpf`` is that of the BPF programs whose descriptors the process
+    holds."""
 
     own: float
     bpf: float
@@ -37,7 +38,7 @@ class Spent(NamedTuple):
 
 
 def _run_time(fd: Path) -> int:
-    """``run_time_ns`` of a descriptor's program; 0 of what is none."""
+    """Return ``run_time_ns`` of a descriptor's program, or 0 for other descriptors."""
     with suppress(FileNotFoundError):  # it was closed just now
         for line in fd.read_text().splitlines():
             name, _, value = line.partition(":")
@@ -47,6 +48,6 @@ def _run_time(fd: Path) -> int:
 
 
 def middle(values: Sequence[float], form: str = ".2f") -> str:
-    """The median, and the lowest and highest."""
+    """Return the median, the minimum, and the maximum."""
     low, high = min(values), max(values)
     return f"{median(values):{form}} ({low:{form}}–{high:{form}})"

@@ -1,4 +1,4 @@
-"""Cost of sampling stacks, to us and to the program that is looked at."""
+"""Cost of sampling stacks, to the sampler and to the program."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ SETTLE = 1.5
 """Seconds after a tool's start at which its start-up is surely over."""
 FLAT_OUT = 100_000
 KERNEL_RATE = 5_000.0
-"""Hz at which a program of which each stack is new is read without losses."""
+"""Rate in Hz at which a program whose stacks are all new is read without losses."""
 
 
 class Run(NamedTuple):
     """One run of a tool on a target.
 
-    spent: CPU time a sample, start and end left out
-    rate: samples a second that came out
-    speed: of the target while it had a CPU, against that just before the tool started
+    ``spent`` is CPU time per sample, without start and end. ``rate`` is the reported
+    samples per second. ``speed`` is the target's speed on its CPU, compared with that
+    just before the tool's start.
     """
 
     spent: Spent
@@ -48,12 +48,13 @@ class Run(NamedTuple):
 
 
 def rbspy() -> str | None:
-    """RBSPY=… or the one on the PATH."""
+    """Return RBSPY=…, or the rbspy on the PATH."""
     return os.environ.get("RBSPY") or shutil.which("rbspy")
 
 
 def cost(rounds: int, seconds: float) -> list[Row]:
-    """CPU a sample and the target's speed, by depth and rate, each tool in turn."""
+    """Measure CPU per sample and the target's speed, by depth and rate, each tool in
+    turn."""
     rows = [_wakes(rate, rounds, seconds) for rate in (99, 999)]
     tools = [BPF, MEMORY, *([RUNNING, PAUSING] if rbspy() else [])]
     for depth in (20, 100, 500):
@@ -66,7 +67,7 @@ def cost(rounds: int, seconds: float) -> list[Row]:
 
 
 def _wakes(rate: int, rounds: int, seconds: float) -> Row:
-    """Measure what a sampler pays on this machine for sleeping until its time alone."""
+    """Measure the minimum cost of a sampler: sleeping until its time."""
     found = []
     for _ in range(rounds):
         before, due = time.thread_time_ns(), time.monotonic()
@@ -95,7 +96,8 @@ def _runs(
 
 
 def _rows(depth: int, rate: int, runs: dict[str, list[Run]]) -> Iterator[Row]:
-    """What each tool took, and how much less the first of them took than each other."""
+    """Yield each tool's costs, and the first tool's costs compared with each
+    other's."""
     first, *others = runs
     shown = "flat out" if rate == FLAT_OUT else f"{rate} Hz"
     goals = {MEMORY: 3 if depth == 500 else 10, RUNNING: 20, PAUSING: 20}
@@ -171,9 +173,9 @@ def _environment() -> dict[str, str]:
 
 
 def _speed(target: Target, seconds: float) -> float:
-    """Turns a second that the target makes, of the time that it had a CPU or was held.
+    """Return the target's turns per second of time on a CPU or held up.
 
-    What it waited for its CPU is left out: others run there, too.
+    Waits for a CPU are left out, because other programs run on the machine.
     """
     count, then = map(int, target.ask("count").split())
     waited = _waited_ns(target.pid)
@@ -183,12 +185,12 @@ def _speed(target: Target, seconds: float) -> float:
 
 
 def _waited_ns(pid: int) -> int:
-    """Return how long it was ready to run and did not."""
+    """Return how long it was runnable without running."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
 
 
 def start(rounds: int) -> list[Row]:
-    """From the command to its end, where that is one look."""
+    """Run a command from its start to its end."""
     rows = []
     with tempfile.TemporaryDirectory() as place:
         warm = {"PYTHONPYCACHEPREFIX": str(Path(place) / "bytecode")}
@@ -252,9 +254,10 @@ def _timed(
 
 
 def memory(samples: int) -> list[Row]:
-    """Measure what an hour's samples take, by either engine, made as fast as it can.
+    """Measure the memory for an hour's samples, by either engine, at full speed.
 
-    Of 50 threads the kernel has as many at 999 Hz as of one: they take turns.
+    With 50 threads, the kernel takes as many samples at 999 Hz as with one: they take
+    turns.
     """
     return [
         *_memory(EngineChoice.MEMORY, 1, MAX_RATE, samples),
@@ -265,7 +268,7 @@ def memory(samples: int) -> list[Row]:
 def _memory(
     engine: EngineChoice, threads: int, rate: float, samples: int
 ) -> Iterator[Row]:
-    """Rows of a program that calls ever other methods, in a process of its own."""
+    """Yield rows of a program that always calls new methods, in a separate process."""
     words = [sys.executable, str(HERE / "memory.py"), engine.value, str(threads)]
     words += [str(rate), str(samples)]
     done = subprocess.run(

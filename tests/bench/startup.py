@@ -1,4 +1,4 @@
-"""From the command to the first data, and where the time goes."""
+"""Time from the command to its first data, and its stages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAIN = "from rbtrace_py.cli.main import main; main()"
 PROBE = "bench:two"
 SAMPLERS = ("stacks", "record", "top")
 GOALS = {"warm": "≤ 0.3 s", "cold": "≤ 0.7 s"}
-"""Of a command that samples: with the programs from the cache, and compiled."""
+"""The stages of a sampling command: with programs from the cache, and compiled."""
 STAGES = (
     "interpreter",
     "imports",
@@ -58,7 +58,8 @@ def measure(rounds: int) -> list[Row]:
 
 
 def sampling(rounds: int) -> list[Row]:
-    """From the command to where the kernel walks stacks, by each that samples."""
+    """Measure the time from the command to the first stacks, for each sampling
+    command."""
     variants: dict[str, Callable[[], float]] = {}
     with closing(ruby_target()) as target, _caches() as caches:
         pid, recording = str(target.pid), os.path.join(caches["warm"][_CACHE], "out")
@@ -86,7 +87,8 @@ _CACHED = {"warm": "compiled before", "cold": "compiled anew"}
 
 @contextmanager
 def _caches() -> Iterator[dict[str, dict[str, str]]]:
-    """Environments in which programs are compiled before, or each time."""
+    """Return environments in which programs are already compiled, or compiled each
+    time."""
     with tempfile.TemporaryDirectory() as place:
         bytecode = {"PYTHONPYCACHEPREFIX": os.path.join(place, "bytecode")}
         warm = {**bytecode, _CACHE: os.path.join(place, "warm")}
@@ -120,7 +122,7 @@ def _rows(found: Mapping[str, list[float]]) -> list[Row]:
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """With bytecode kept, as an installed program has it."""
+    """Return an environment that keeps bytecode, as an installed package does."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPATH": str(ROOT / "tracer"), **extra}
 
@@ -130,7 +132,7 @@ def _command(words: Sequence[str]) -> list[str]:
 
 
 def _exit(words: Sequence[str], cache: Mapping[str, str]) -> float:
-    """Seconds of a command that ends as soon as it is attached."""
+    """Return the seconds of a command that ends as soon as it is attached."""
     start = time.perf_counter()
     subprocess.run(
         _command(words), env=_environment(cache), check=True, capture_output=True
@@ -139,7 +141,7 @@ def _exit(words: Sequence[str], cache: Mapping[str, str]) -> float:
 
 
 def _attached(words: Sequence[str], cache: Mapping[str, str]) -> float:
-    """Seconds until every hit counts."""
+    """Return the seconds until every hit counts."""
     read, write = os.pipe()
     start = time.perf_counter()
     with subprocess.Popen(

@@ -1,9 +1,9 @@
-"""Cost to everybody of watching when a process's threads are on CPUs.
+"""Cost to all programs of tracing a process's context switches.
 
-The program runs at each switch of the whole machine: so a pair that does nothing but
-switch is timed while nobody looks, while others are watched, and while it is watched
-itself. Beside it stands what the kernel says of the program's own time, less that of a
-program that does nothing: for the kernel counts its own counting in.
+The BPF program runs at each switch of the whole machine. So a pair of threads that does
+nothing but switch is timed untraced, while other processes are traced, and while it is
+traced itself. The kernel's own count of the program's time is shown for comparison,
+less that of an empty program, because the kernel also counts its counting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rbtrace_py.linux.process import Process
 from targets import PARTS, Target
 
 TURNS = 5000
-"""There and back again: so many fit into the ring six times."""
+"""Switches there and back: the ring can hold six times as many."""
 NOBODY, OTHERS, OURS = "even after tracing ends", "others are watched", "it is watched"
 
 PAIR = """
@@ -47,7 +47,7 @@ for line in sys.stdin:
         os.read(back[0], 1)
     print((time.perf_counter_ns() - start) / int(line) / 2, flush=True)
 """
-"""A pair on one processor: each byte there and each back is a wake-up and a switch."""
+"""A pair on one CPU: each byte there and back is a wake-up and a switch."""
 
 
 def cost(rounds: int) -> list[Row]:
@@ -97,7 +97,8 @@ def _watching(*pids: int) -> Iterator[ContextSwitches | None]:
 
 
 def _own(pair: Target, pids: tuple[int, ...]) -> dict[str, float]:
-    """Nanoseconds a run of each of the two programs, on the whole machine."""
+    """Return the nanoseconds per run of each of the two programs, on the whole
+    machine."""
     with RunStatistics(), _watching(*pids) as switches, _empty() as empty:
         assert switches is not None
         for _ in range(PARTS):
@@ -112,7 +113,7 @@ def _own(pair: Target, pids: tuple[int, ...]) -> dict[str, float]:
 
 @contextmanager
 def _empty() -> Iterator[int]:
-    """A program that returns at once, at the same place."""
+    """Return a program that returns at once, attached at the same place."""
     kind = sys_.PROG_TYPE_RAW_TRACEPOINT
     program = sys_.load_program(kind, RETURN_0, 0, "empty")
     name = ctypes.create_string_buffer(b"sched_switch")

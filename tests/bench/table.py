@@ -1,9 +1,8 @@
-"""Rows of measurements, and how they are printed.
+"""Rows of measurements, and their output.
 
-A ratio is never of two averages: each round measures every variant once, one
-after the other, and gives one ratio; what is shown is their median, and the
-lowest and highest of them. Beside it stands the best time of all rounds against
-the baseline's best: what is left when nothing else ran.
+A ratio never compares two averages: each round measures every variant once, one after
+the other, and gives one ratio. The table shows their median, minimum, and maximum. It
+also compares the best times of all rounds, which are the least disturbed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Rounds = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The median of the rounds, their extremes, and best against best."""
+    """The median of the rounds, their extremes, and the ratio of the best times."""
 
     median: float
     low: float
@@ -36,7 +35,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line. ``measured`` and ``baseline`` are texts with their units."""
+    """One line. ``measured`` and ``baseline`` are strings with their units."""
 
     what: str
     measured: str
@@ -60,7 +59,7 @@ def compared(
     goal: float | None,
     unit: Callable[[float], str] = ns,
 ) -> Row:
-    """``names[0]`` against ``names[1]`` over the rounds of both."""
+    """Compare ``names[0]`` with ``names[1]`` over the rounds of both."""
     ours, theirs = (rounds[name] for name in names)
     return Row(
         what,
@@ -74,7 +73,7 @@ def compared(
 def interleaved(
     variants: Mapping[str, Callable[[], float]], rounds: int
 ) -> dict[str, list[float]]:
-    """Every variant once a round, each round beginning with another."""
+    """Run every variant once per round. Each round begins with another variant."""
     names = list(variants)
     found: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):

@@ -1,7 +1,7 @@
 """CPU that sampling by BPF takes from a program: interrupts and walks.
 
-A loop in C sees what it loses itself, so exactly that others on the machine do not
-matter. A loop in Ruby shows what else a walk costs, as caches that are used by others.
+A loop in C measures its own losses so exactly that other programs do not matter. A loop
+in Ruby also shows other costs of a walk, such as displaced caches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAYS = {
     "99 Hz, --mode offcpu": (99.0, SamplingMode.OFFCPU, 2.0),
     "99 Hz, --mode wall": (99.0, SamplingMode.WALL, 2.0),
 }
-"""Rate, mode, and at most how many percent that may take."""
+"""Rate, mode, and the maximum percentage that it may take."""
 
 
 def cost(rounds: int) -> list[Row]:

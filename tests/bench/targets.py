@@ -1,4 +1,4 @@
-"""The programs that are traced, and the bare session others are measured against."""
+"""The traced programs, and the bare session with which others are compared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Target:
             text=True,
             bufsize=1,
         )
-        # The last processor: a program that moves measures its own moving.
+        # The last CPU: migrations of a program would distort its measurements.
         with suppress(OSError):
             os.sched_setaffinity(self.pid, {max(os.sched_getaffinity(0))})
         assert self._process.stdout
@@ -44,7 +44,7 @@ class Target:
         return self._process.pid
 
     def in_real_time(self) -> None:
-        """Have its main thread run before what others run, where that is permitted."""
+        """Have its main thread run before other programs, if permitted."""
         with suppress(PermissionError):
             os.sched_setscheduler(self.pid, os.SCHED_RR, os.sched_param(1))
 
@@ -59,11 +59,10 @@ class Target:
     def hit(
         self, command: str, times: int, after: Callable[[], None] = lambda: None
     ) -> float:
-        """Nanoseconds a hit: the best of PARTS runs of ``times`` hits.
+        """Return nanoseconds per hit: the best of PARTS runs of ``times`` hits.
 
-        The best, because a neighbour on the same core can only add to it.
-
-        after: done after each run
+        The best is used because other programs on the core can only add time. ``after``
+        is called after each run.
         """
         found = []
         for _ in range(PARTS):
@@ -96,7 +95,7 @@ def ruby_target(script: str = "enabled.rb") -> Target:
 
 
 class Bare(Count):
-    """A program that does nothing, or only fetches the operands, on probes."""
+    """An empty program on probes, or one that only fetches the operands."""
 
     def __init__(
         self, targets: Targets, words: Sequence[str], reads: bool = False
