@@ -1,7 +1,7 @@
-"""How often the truth tests stop each Ruby, and how they start it.
+"""The number of stops in the truth tests of each Ruby, and the start of its targets.
 
-RBTRACE_RUBY is the path of the one Ruby to test (by default those of ruby_builds.py);
-RBTRACE_STOPS is how often each test stops it.
+RBTRACE_RUBY is the path of the only Ruby to test (by default, those of ruby_builds.py).
+RBTRACE_STOPS is the number of stops per test.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ STOPS = int(os.environ.get("RBTRACE_STOPS") or 0)
 
 
 def stops(build: Build) -> int:
-    """How often to stop a target: 1,000 times in a soak, else 200 times, and only a
-    few times of this machine's own Ruby, which `make test` runs."""
+    """Return the number of stops: 1,000 in a soak, else 200, and only a few for this
+    machine's own Ruby, which `make test` runs."""
     if STOPS:
         return STOPS
     if is_soak():
@@ -32,7 +32,8 @@ def stops(build: Build) -> int:
 
 @cache
 def version(build: Build) -> str:
-    """``3.1.7``; skips the test where it, or its JIT, is missing."""
+    """Return the version, as ``3.1.7``. Skip the test if the Ruby or its JIT is
+    missing."""
     words = [*build.words(), "--version"]
     said = subprocess.check_output(words, text=True).split()
     return said[1].partition("p")[0]
@@ -40,7 +41,7 @@ def version(build: Build) -> str:
 
 @contextmanager
 def running(build: Build, script: str, *arguments: object) -> Iterator[rubies.Running]:
-    """Start targets/SCRIPT in it; ended afterwards."""
+    """Start targets/SCRIPT in a Ruby, and end it afterwards."""
     words = [*build.words(), "-W0", str(TARGETS / script)]
     target = Target(*words, *map(str, arguments), env={"RUBYOPT": ""})
     try:

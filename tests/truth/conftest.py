@@ -1,4 +1,4 @@
-"""Prints the table of what the truth tests found."""
+"""Print the table of results of the truth tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A thread stopped by ptrace, led through functions of its own program and back.
+"""A thread stopped by ptrace that runs functions of its own program and returns.
 
-For tests alone: a tracer that dies in the middle of a call takes the target with it.
+This is for tests only: a tracer that dies during a call takes the target with it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from rbtrace_py.linux.ptrace.tracee import Tracee, TraceeStop
 
 _SIGSEGV = 11
 _HOME = 0x1000
-"""The return address of a call: nothing can be mapped there, so that is a fault."""
+"""The return address of a call. Nothing can be mapped there, so the return faults."""
 _SECONDS = 20.0
 
 
 class Fault(Exception):
-    """The function crashed; the thread was put back."""
+    """The function crashed, and the thread was restored."""
 
 
 class StoppedThread:
-    """The main thread of ``process``, seized; runs until ``stop``."""
+    """The main thread of ``process``, seized. It runs until ``stop``."""
 
     def __init__(self, process: Process) -> None:
         self._tracee = Tracee(process)
         self._memory = MemoryFile(process)
 
     def stop(self) -> Registers:
-        """Stop it wherever it is; signals that come first are its own."""
+        """Stop it wherever it is. Earlier signals are delivered to it."""
         self._tracee.interrupt()
         stop = self._wait()
         while not stop.is_interrupt:
@@ -41,7 +41,7 @@ class StoppedThread:
         return self.registers
 
     def resume(self) -> None:
-        """Let it run on from where it was stopped."""
+        """Let it continue from where it was stopped."""
         self._tracee.set_registers(as_if_not_stopped(self.registers))
         self._tracee.resume()
 
@@ -68,7 +68,7 @@ class StoppedThread:
         self._memory.write(address, word.to_bytes(8, "little"))
 
     def reserved(self, room: int) -> int:
-        """Address of ``room`` bytes below what its stack holds."""
+        """Return the address of ``room`` bytes below the used part of its stack."""
         return below(self.registers) - room & -16
 
     def _wait(self) -> TraceeStop:

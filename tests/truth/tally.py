@@ -1,4 +1,4 @@
-"""Results of the stops of one test in one Ruby, and the table of them all."""
+"""Results of the stops of one test in one Ruby, and the table of all results."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ tallies: list[Tally] = []
 
 
 def tally(kind: str, build: Build) -> Tally:
-    """A new one, which will be in the table."""
+    """Return a new tally that will be in the table."""
     tallies.append(Tally(kind, build))
     return tallies[-1]
 
 
 def table() -> Iterator[str]:
     yield HEADER
-    # One that was skipped has none, and its Ruby may not start.
+    # A skipped test has no stops, and its Ruby may not start.
     yield from (one.row() for one in tallies if one.stops)

@@ -18,7 +18,7 @@ ATTACHES = 100
 @pytest.mark.root
 @each_build
 def test_a_busy_program_is_attached_to(build: Build, root: None) -> None:
-    """The program switches fibers all the while, so that its stack is another one."""
+    """The program constantly switches fibers and so its stack."""
     found = Counter[str]()
     with builds.running(build, "stacks/truth_busy.rb", 2718) as running:
         for _ in range(ATTACHES):
@@ -27,5 +27,5 @@ def test_a_busy_program_is_attached_to(build: Build, root: None) -> None:
                     attach(process)
                     found["attached"] += 1
                 except VmNotStarted:
-                    found["between two fibers"] += 1  # commands try again
+                    found["between two fibers"] += 1  # commands retry
     assert found["attached"] >= ATTACHES / 2, found

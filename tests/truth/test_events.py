@@ -1,6 +1,6 @@
-"""Stacks that are read at a probe are those that the thread wrote just before.
+"""Stacks that are read at a probe equal those that the thread has just written.
 
-Ractors have no part in it: the gem's probes are the main one's.
+Ractors are not tested: the gem's probes belong to the main one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Stacks read from outside are those that Ruby itself sees, at any instruction.
+"""Stacks read from outside equal those that Ruby itself reports, at any instruction.
 
-A busy thread that holds the GVL is stopped by ptrace; its stack is read, and then it is
-led through ``rb_profile_frames``. Method entries and iseqs are compared by address.
+A busy thread that holds the GVL is stopped by ptrace. Its stack is read, and then the
+thread runs ``rb_profile_frames``. Method entries and iseqs are compared by address.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ruby_builds import Build, each_build
 
 SEED = 2718
 LONGEST_RUN = 0.003
-"""Seconds between two stops at most."""
+"""Maximum number of seconds between two stops."""
 LIMIT = 2000
-"""Frames at most; the deepest stack of truth_busy.rb has some 400."""
+"""Maximum number of frames. The deepest stack of truth_busy.rb has some 400."""
 CFRAME = 0x80
 """VM_FRAME_FLAG_CFRAME: no Ruby code."""
 LOCAL = 0x2
@@ -62,9 +62,9 @@ def test_instructions(build: Build, root: None) -> None:
 
 
 class Row(NamedTuple):
-    """A frame as ``rb_profile_frames`` has it: a method entry or an iseq, and a line.
+    """A frame of ``rb_profile_frames``: a method entry or an iseq, and a line.
 
-    ``line`` is None where it is not known, 0 of a C function.
+    ``line`` is None if it is unknown, and 0 for a C function.
     """
 
     address: int
@@ -74,7 +74,7 @@ class Row(NamedTuple):
 class Busy:
     """The target, its VM, and its main thread, which is stopped again and again.
 
-    true: stacks that were right, and when the thread stood there (CLOCK_MONOTONIC, ns)
+    ``true`` has the correct stacks and the times of their stops (CLOCK_MONOTONIC, ns).
     """
 
     def __init__(self, process: rubies.Running) -> None:
@@ -92,7 +92,7 @@ class Busy:
         self.true: list[tuple[int, tuple[Frame, ...]]] = []
 
     def compare(self, found: tally.Tally) -> None:
-        """Stop it once, read and ask, and let it go on."""
+        """Stop the thread once, read its stack, ask Ruby, and continue."""
         registers = self.thread.stop()
         at = time.monotonic_ns()
         try:
@@ -110,7 +110,8 @@ class Busy:
                 found.crashed += 1
                 return
             if ours and not truth:
-                # A fiber begins: the thread's variable has its context, the VM not yet.
+                # A fiber begins: the thread's variable already has its context, the VM
+                # does not.
                 found.flags.append(f"Ruby has no frames\n{show(ours)}")
                 return
             if self._is_of_old_frame(ours, truth):
@@ -118,7 +119,8 @@ class Busy:
                 return
             wrong = difference(ours, truth, bool(found.build.jit))
             if wrong and self._lacks_environment():
-                # Ruby left the newest frame out, or gave its iseq for its method.
+                # Ruby omitted the newest frame, or reported its iseq instead of its
+                # method.
                 below = truth[len(truth) - len(ours) + 1 :]
                 wrong = difference(ours[1:], below, bool(found.build.jit))
                 if not wrong:
@@ -205,7 +207,7 @@ class Busy:
         )
 
     def _is_jit_code(self, address: int) -> bool:
-        """Is it in an executable mapping of no file?"""
+        """Return whether the address is in an executable mapping without a file."""
         return any(
             one.start <= address < one.end and one.is_executable and not one.is_file
             for one in mappings(self._process)
@@ -232,7 +234,7 @@ class Busy:
         return [Row(*row) for row in zip(values, numbers, strict=True)]
 
     def _ours(self) -> list[Row]:
-        """The stack that was read, as ``rb_profile_frames`` would put it."""
+        """Return the stack that was read in the form of ``rb_profile_frames``."""
         nodes = self._nodes.of(self._main.address)
         # Ruby leaves out frames without a pc up to 2.7, and from 3.2 on. A JIT pushes
         # such frames. Others are just being pushed.
@@ -246,7 +248,7 @@ class Busy:
         return [row for row in rows if row is not None]
 
     def _has_no_pc(self, newest: FrameNode) -> bool:
-        """Is it a frame of Ruby code, and its pc null?"""
+        """Return whether a frame has Ruby code and a null pc."""
         frames = self.vm._tracks[self._main.address].frames
         pc = struct.unpack_from("=Q", frames, self.vm.layout.offsets.cfp_pc)[0]
         return pc == 0 and not self._nodes.key(newest)[2] & CFRAME
@@ -262,7 +264,7 @@ class Busy:
         return Row(method if kind == BY_ISEQ else iseq, self._nodes.line(node))
 
     def _kind(self, method: int) -> int:
-        """``me->def->type``."""
+        """Return ``me->def->type``."""
         offsets, values = self.vm.layout.offsets, self.vm.values
         assert offsets.me_def is not None
         assert offsets.def_type is not None
@@ -271,7 +273,7 @@ class Busy:
 
 
 class NodeKeys:
-    """The words that were read of the frame of each node of a VM's tree."""
+    """The words that were read from the frame of each node of a VM's tree."""
 
     def __init__(self, vm: RubyVM) -> None:
         self._vm = vm
@@ -284,20 +286,21 @@ class NodeKeys:
     ) -> FrameNode | None:
         made = self._child(node, iseq, pc, method, flags)
         if made is not None:
-            # At the place of a method that was collected is perhaps an svar now.
+            # The address of a collected method may now hold an svar.
             self._keys[made] = (iseq, self._vm._tree.entry(method), flags)
         return made
 
     def of(self, thread: int) -> list[FrameNode]:
-        """The nodes of the stack that was read last, the oldest first."""
+        """Return the nodes of the latest stack, oldest first."""
         return self._vm._tracks[thread].nodes
 
     def key(self, node: FrameNode) -> tuple[int, int, int]:
-        """Address of the iseq (0: none), method entry (0: none), and flags."""
+        """Return the address of the iseq (or 0), the method entry (or 0), and the
+        flags."""
         return self._keys[node]
 
     def line(self, node: FrameNode) -> int | None:
-        """Its own line, also where the one of its caller is shown."""
+        """Return its own line, even if its caller's line is shown."""
         if node.pc == UNKNOWN_PC:
             return node.frame.line if node.iseq is None and node.frame else None
         if node.iseq is None or not node.iseq.is_internal:
@@ -306,7 +309,7 @@ class NodeKeys:
 
 
 def difference(ours: list[Row], truth: list[Row], has_jit: bool) -> str | None:
-    """Return what differs; a line may be unknown in a JIT's innermost frame alone."""
+    """Return the difference. Only in a JIT's innermost frame may a line be unknown."""
     if len(ours) != len(truth):
         return f"{len(ours)} frames, not {len(truth)}"
     for number, (mine, real) in enumerate(zip(ours, truth, strict=True)):

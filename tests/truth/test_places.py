@@ -1,7 +1,7 @@
-"""Stacks read from outside are those that the thread itself writes.
+"""Stacks read from outside equal those that the thread itself writes.
 
-It stops at points drawn at random from all kinds of frames, writes its
-``caller_locations`` and waits; then its stack is read.
+The thread stops at random points in all kinds of frames, writes its
+``caller_locations``, and waits. Then its stack is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ruby_builds import Build, each_build
 
 SEED = 4711
 Place = tuple[str, str, str]
-"""Path, line and label of a frame, as Ruby says them."""
+"""Path, line, and label of a frame, as Ruby reports them."""
 
 
 @each_build
@@ -56,7 +56,7 @@ class Stopped:
         self._checked = time.monotonic()
 
     def line(self) -> str:
-        """Its next answer."""
+        """Return its next answer."""
         assert self._process.target.process.stdout
         line = self._process.target.process.stdout.readline().rstrip("\n")
         assert line, "the target has ended"
@@ -88,7 +88,7 @@ class Stopped:
         return self._vm
 
     def _wait_for_read(self) -> None:
-        """Until it waits for a line: until all its threads are in system calls.
+        """Wait until it reads a line: until all its threads are in system calls.
 
         A Ractor's thread may have no kernel thread while it waits.
         """
@@ -101,7 +101,7 @@ class Stopped:
         assert comes_true(is_so, pause=0.0002), "it does not come to rest"
 
     def _walk(self) -> Walked | None:
-        """The stack of the one thread that stands in ``Go.last``."""
+        """Return the stack of the only thread in ``Go.last``."""
         found = []
         for thread in self.vm.threads():
             walked = self.vm.sample(thread)
@@ -112,7 +112,7 @@ class Stopped:
         return found[0] if found else None
 
     def _has_jit_frame(self) -> bool:
-        """Has a JIT called one of its frames of Ruby code?"""
+        """Return whether a JIT called one of its frames of Ruby code."""
         offsets = self.vm.layout.offsets
         if offsets.cfp_jit_return is None:
             return False
@@ -124,7 +124,7 @@ class Stopped:
 
 
 class Names:
-    """Qualified names of the methods of truth_kinds.rb, by the lines they begin at."""
+    """Qualified names of the methods of truth_kinds.rb, by their first lines."""
 
     def __init__(self, rows: Iterable[list[str]]) -> None:
         self._by_line: dict[int, dict[str, str]] = {}
@@ -149,7 +149,7 @@ class Names:
 
 
 def is_at_rest(pid: int) -> bool:
-    """Is each thread of the process in a system call that does not return at once?"""
+    """Return whether each thread of the process is in a system call that blocks."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             if (task / "syscall").read_text().startswith("running"):
@@ -166,9 +166,9 @@ def stands(stack: Stack) -> bool:
 
 
 def places(stack: Stack) -> list[Place]:
-    """Its frames as Ruby says them, the newest first, from ``Go.last`` on.
+    """Return its frames as Ruby reports them, newest first, from ``Go.last`` on.
 
-    A C function with no caller has neither path nor line in Ruby: nil and 0.
+    For a C function without a caller, Ruby reports a nil path and line 0.
     """
     frames = list(reversed(stack.frames))
     while frames and frames[0].kind is FrameKind.C:

@@ -55,7 +55,7 @@ def test_switches(build: Build, root: None) -> None:
     for at, frames in target.true:
         compare(found, at + wall_offset, frames, samples)
     assert not memory.differences, memory.differences[0]
-    # Nothing says what was right there.
+    # The true stack is unknown there.
     found.flags += memory.flags
     found.crashed += memory.crashed
     assert found.stops == builds.stops(build)
@@ -78,7 +78,7 @@ def compare(
         return
     (sample,) = meant
     *walked, marker = sample.stack.frames
-    assert marker.kind is FrameKind.MARKER  # what it waited for
+    assert marker.kind is FrameKind.MARKER  # the reason of the wait
     wrong = [pair for pair in zip_longest(walked, frames) if not is_same(*pair)]
     if wrong:
         lines = [f"  {ours}, not {real}" for ours, real in wrong[-4:]]
@@ -88,7 +88,8 @@ def compare(
 
 
 def is_same(ours: Frame | None, real: Frame | None) -> bool:
-    """But for the owner, where that is gone once names are read: an object, for one."""
+    """Return whether two frames are the same, except for an owner that is gone when
+    names are read, such as an object."""
     if ours is None or real is None:
         return False
     places = [(one.kind, one.path, one.line) for one in (ours, real)]
