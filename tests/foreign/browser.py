@@ -1,4 +1,4 @@
-"""Chromium without a window: pages opened, driven by a script, looked at."""
+"""Headless Chromium: pages are opened, driven by a script, and inspected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATIENCE_MS = 10_000
 
 
 class Browser:
-    """One profile folder; each page is a process of its own."""
+    """One profile folder. Each page runs in its own process."""
 
     def __init__(self, folder: Path) -> None:
         command = shutil.which("chromium") or shutil.which("google-chrome")
@@ -58,10 +58,10 @@ class Browser:
         return done.stdout
 
     def page(self, url: str, has: str) -> str:
-        """The page's elements once ``has`` is among them.
+        """Return the page's elements once ``has`` is among them.
 
-        The page's clock runs ahead while Chromium waits for a busy machine: then
-        the page is opened again, with more patience.
+        The page's clock runs ahead while Chromium waits for a busy machine. In this
+        case, the page is opened again with a longer limit.
         """
         page = ""
         for times in (1, 4, 16):
@@ -73,7 +73,7 @@ class Browser:
     def picture(
         self, url: str, path: Path, size: tuple[int, int], dark: bool = False
     ) -> None:
-        """A screenshot; RBTRACE_PICTURES names a folder that gets a copy."""
+        """Return a screenshot. RBTRACE_PICTURES names a folder that gets a copy."""
         width, height = size
         self._run(
             url, f"--screenshot={path}", f"--window-size={width},{height}", dark=dark
@@ -83,7 +83,7 @@ class Browser:
             shutil.copy(path, folder)
 
     def drive(self, svg: str, script: str, *options: str) -> Any:
-        """Open an SVG and run the body of a function in it; what that returns."""
+        """Open an SVG, run the body of a function in it, and return its result."""
         body = f"""
             let result;
             try {{ result = (function () {{ {script} }})(); }}

@@ -1,4 +1,4 @@
-"""The program that the tools look at, and bpftrace."""
+"""The program that the tools trace, and bpftrace."""
 
 from __future__ import annotations
 

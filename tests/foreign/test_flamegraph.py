@@ -63,7 +63,7 @@ def run(browser: Browser, graph: str, script: str, *options: str) -> object:
 
 
 def test_the_file_and_the_script_draw_the_same(browser: Browser, graph: str) -> None:
-    """Without a script (as a picture in a page) it shows what it does with one."""
+    """Without a script (as a picture in a page), it looks as with one."""
     wanted = [
         (
             text.firstChild.data,
@@ -268,7 +268,7 @@ def test_what_is_too_narrow_is_counted(browser: Browser) -> None:
 
 
 def test_a_graph_of_very_many_nodes(browser: Browser) -> None:
-    """Deep and wide: what does not fit is gathered, and all of it is counted."""
+    """It is deep and wide: small frames are merged, and all are counted."""
     counts = StackCounts()
     for number in range(60_000):
         counts.add(sample(f"m{number % 300}", f"n{number}"))
@@ -321,7 +321,7 @@ def test_a_difference(browser: Browser) -> None:
 
 
 def pixels(path: Path) -> list[list[tuple[int, int, int]]]:
-    """The rows of a PNG of 8 bits a channel, as Chromium makes them."""
+    """Return the rows of a PNG with 8 bits per channel, as Chromium writes them."""
     data = path.read_bytes()
     at, packed, width, channels = 8, b"", 0, 3
     while at < len(data):
@@ -391,7 +391,7 @@ def test_readable_on_white_and_dark(
     title = [luminance(pixel) for row in rows[8:24] for pixel in row[8:200]]
     furthest = max(title, key=lambda one: contrast(one, behind))
     assert contrast(furthest, behind) > 7
-    # Of each row of frames the text against its own rectangle.
+    # Compare the text of each row of frames with its own rectangle.
     for top in (76, 93, 110):
         inside = [luminance(p) for row in rows[top + 2 : top + 15] for p in row[14:60]]
         assert contrast(max(inside), min(inside)) > 7

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.root
 
 
 def info_probes(pid: int) -> list[tuple[str, str, str]]:
-    """Provider, name and object of each of our probes."""
+    """Return the provider, name, and object of each of our probes."""
     need_root()
     gdb = need("gdb")
     output = run(

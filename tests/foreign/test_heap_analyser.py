@@ -1,4 +1,5 @@
-"""heapy, which looks for leaks in heap dumps, reads ours and finds what there is."""
+"""heapy, which finds leaks in heap dumps, reads our dumps and reports the right
+objects."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def target(tmp_path: Path) -> Iterator[Target]:
 
 
 def heapy(dump: Path) -> str:
-    """Return what it says of everything whose place of allocation is known."""
+    """Return its report on all objects whose place of allocation is known."""
     command = [need("heapy"), "read", str(dump), "all", "--lines", "1000000"]
     done = subprocess.run(
         command,
@@ -86,7 +87,7 @@ def heapy(dump: Path) -> str:
 
 
 def section(name: str, said: str, program: str) -> dict[int, int]:
-    """Numbers by line of the program."""
+    """Return its numbers by line of the program."""
     rest = said[said.index(name) :]
     rows = rest[rest.index("\n  ") : rest.index("\n\n")]
     found = re.findall(rf"^ +(\d+)  {re.escape(program)}:(\d+)$", rows, re.MULTILINE)

@@ -53,7 +53,7 @@ def image(tmp_path: Path, start: Callable[..., Target]) -> Iterator[tuple[Target
 
 
 def record(perf: Perf, target: Target, shots: int) -> str:
-    """Return what perf script says of so many shots of checkout."""
+    """Return the output of perf script for ``count`` shots of checkout."""
     control, tell = os.pipe()
     listen, acknowledge = os.pipe()
     data = str(perf.home / "perf.data")

@@ -1,4 +1,4 @@
-"""Reports of stacks, read by the programs they are made for."""
+"""Reports of stacks, read by the programs that they are for."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_flamegraph_pl_reads_folded(tmp_path: Path) -> None:
 
 
 class _Rows(HTMLParser):
-    """Texts of the rows of the page's tables."""
+    """The texts of the rows of the page's tables."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Browser:
 
 
 def speedscope_url(path: Path, view: str) -> str:
-    """Return where its own command line tool sends a browser."""
+    """Return the URL to which its own command line tool sends a browser."""
     if not SPEEDSCOPE.is_dir():
         pytest.skip(f"no speedscope in {SPEEDSCOPE}: scripts/setup.sh --test, with npm")
     data = base64.b64encode(path.read_bytes()).decode()
@@ -167,7 +167,7 @@ def decoded(data: bytes) -> str:
 
 
 def messages(text: str, name: str) -> list[str]:
-    """The bodies of the outermost messages of that name."""
+    """Return the bodies of the outermost messages with a name."""
     return re.findall(rf"^{name} \{{\n(.*?)^\}}", text, re.MULTILINE | re.DOTALL)
 
 
@@ -186,7 +186,7 @@ def strings(text: str) -> list[str]:
 
 def test_pprof_is_what_the_published_schema_says() -> None:
     text = decoded(rendered("pprof"))
-    # A field that the schema lacks would be shown by its number.
+    # A field that is not in the schema would appear by its number.
     assert not re.search(r"^\s*\d+[:\s]", text, re.MULTILINE)
     table = strings(text)
     assert table[0] == ""

@@ -17,7 +17,7 @@ def tplist(pid: int, *options: str) -> str:
 
 
 def of(output: str, provider: str) -> list[str]:
-    """The words behind the last slash: tplist puts an image's path in front."""
+    """Return the words after the last slash: tplist prefixes an image's path."""
     return sorted(re.findall(rf"\b{provider}:\w+", output))
 
 

@@ -1,4 +1,4 @@
-"""A C program with probes, and what puts other people's tools on it."""
+"""A C program with probes, and helpers that run other tracing tools on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE = 60
 
 
 class Target(processes.Target):
-    """ext/libstapsdt/tests/target.c: one command a line, one answer each."""
+    """ext/libstapsdt/tests/target.c: it answers each command line with one line."""
 
     def __init__(self, program: Path, **environment: str) -> None:
         super().__init__(program, env=environment)
@@ -31,13 +31,14 @@ class Target(processes.Target):
         assert self.step(command) == "ok"
 
     def fork(self) -> int:
-        """From now on commands go to the child, whose pid this is."""
+        """Fork. Later commands go to the child, whose pid is returned."""
         word, pid = self.step("fork").split()
         assert word == "child"
         return int(pid)
 
     def wait_watched(self, name: str, expected: bool = True) -> None:
-        """Tools do not say when they are attached; the program does."""
+        """Wait until the program notices the tool: tools do not report when they are
+        attached."""
         deadline = time.monotonic() + DEADLINE
         while self.step(f"watched {name}") != str(int(expected)):
             assert time.monotonic() < deadline, f"{name} is not watched"
@@ -55,7 +56,7 @@ class Target(processes.Target):
 
 
 def need(tool: str) -> str:
-    """The path of a tool, or a skipped test."""
+    """Return the path of a tool, or skip the test."""
     path = shutil.which(tool, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     if path is None:
         pytest.skip(f"{tool} is not installed")
@@ -68,7 +69,7 @@ def need_root() -> None:
 
 
 def run(*command: str, **environment: str) -> str:
-    """A tool's output; it has to succeed."""
+    """Return a tool's output. The tool must succeed."""
     done = subprocess.run(
         command,
         capture_output=True,
@@ -82,7 +83,7 @@ def run(*command: str, **environment: str) -> str:
 
 
 class Bpftrace:
-    """bpftrace on one probe of a process; its lines as they come."""
+    """bpftrace on one probe of a process, with its lines as they arrive."""
 
     def __init__(self, pid: int, script: str) -> None:
         self.process = subprocess.Popen(
@@ -94,7 +95,7 @@ class Bpftrace:
         self.rest = b""
 
     def read(self, timeout: float) -> None:
-        """Take what it prints: lines that begin with `>` are the script's."""
+        """Read its output. Lines that begin with `>` are the script's."""
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], timeout)[0]:
             return
@@ -104,8 +105,8 @@ class Bpftrace:
         self.seen += [line[1:].decode() for line in whole if line[:1] == b">"]
 
     def wait_attached(self, fire: Callable[[], None]) -> None:
-        """A site is patched before its program runs, and nothing says when
-        that does: fire until a shot is printed."""
+        """Fire until a shot is printed. A site is patched before its program runs,
+        and no event reports when it does."""
         deadline = time.monotonic() + DEADLINE
         while not self.seen:
             assert time.monotonic() < deadline, "no shot was seen"
@@ -113,7 +114,7 @@ class Bpftrace:
             self.read(0.05)
 
     def last(self, expected: list[str]) -> list[str]:
-        """The newest lines, once the last of those expected is there."""
+        """Return the newest lines, once the last expected line has arrived."""
         deadline = time.monotonic() + DEADLINE
         while self.seen[-len(expected) :] != expected:
             if time.monotonic() > deadline:
@@ -122,7 +123,7 @@ class Bpftrace:
         return self.seen[-len(expected) :]
 
     def close(self) -> None:
-        """However often: the process is killed once."""
+        """Kill the process. Further calls do nothing."""
         self.process.kill()
         self.process.wait()
         if self.process.stdout:
