@@ -1,4 +1,4 @@
-"""The agent's two files as docs/agent/memory.md has them, made by hand."""
+"""Hand-made copies of the agent's two files, as in docs/agent/memory.md."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ SIZE = RINGS_AT + STREAMS * RECORDS * RECORD_SIZE
 COUNTERS_AT = 192
 LOADED = (1_000, 500)
 ARMED = (21_000, 10_500)
-"""Ticks and ns: two ticks a nanosecond."""
+"""Ticks and ns: two ticks per nanosecond."""
 
 
 def make_data(mode: HookMode = HookMode.RING) -> bytearray:
-    """Armed, with two methods, a block, two streams; a ring holds 8 records."""
+    """Return armed data with two methods, a block, and two streams. A ring holds 8
+    records."""
     data = bytearray(SIZE)
     struct.pack_into("<8sIIQIIII", data, 0, b"RBTRAGT1", 1, 4096, SIZE, 7, mode, 1, 1)
     struct.pack_into("<QQQQQ", data, 40, 1 << 31, *LOADED, *ARMED)
@@ -55,7 +56,7 @@ def put_block(
     place: tuple[int, int, int],
     counts: Sequence[int],
 ) -> None:
-    """A block of a method's histogram, of this part and level."""
+    """Write a block of a method's histogram, of this part and level."""
     struct.pack_into("<IHH", data, PLACES_AT + number * PLACE_SIZE, *place)
     struct.pack_into("<64B", data, BLOCKS_AT + number * BLOCK_SIZE, *counts)
 
@@ -63,7 +64,7 @@ def put_block(
 def put_record(
     data: bytearray | memoryview, stream: int, number: int, *record: int
 ) -> None:
-    """Record ``number`` of a stream, and that it is published."""
+    """Write record ``number`` of a stream and publish it."""
     ring = RINGS_AT + stream * RECORDS * RECORD_SIZE
     struct.pack_into("<QIHBB", data, ring + number % RECORDS * RECORD_SIZE, *record)
     struct.pack_into("<Q", data, STREAMS_AT + stream * STREAM_SIZE, number + 1)
@@ -76,7 +77,7 @@ def make_control(streams: int = STREAMS) -> bytearray:
 
 
 def file_of(data: bytes | bytearray, seals: int = SEALS) -> int:
-    """A memfd with this in it."""
+    """Return a memfd with these contents."""
     fd = os.memfd_create("agent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.write(fd, data)
     fcntl.fcntl(fd, ADD_SEALS, seals)

@@ -1,4 +1,4 @@
-"""Targets of code put into them, and how that code says that it ran."""
+"""Targets of code injection, and signals from the injected code that it ran."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ LIMIT = 60.0
 
 @dataclass
 class Injected:
-    """A target of injected.rb; ``pid`` is the one it names."""
+    """A target that runs injected.rb. ``pid`` is the PID that it reports."""
 
     target: Target
     pid: int
 
     def end(self) -> str:
-        """Tell it to end; what it says."""
+        """Tell it to end, and return its last answer."""
         return self.target.step()
 
 
 @contextlib.contextmanager
 def injected(*words: str, ruby: str = rubies.HERE) -> Iterator[Injected]:
-    """Start injected.rb in the Ruby of that name; ended afterwards."""
+    """Start injected.rb in the Ruby of that name, and end it afterwards."""
     target = Target(*rubies.ruby(ruby), PROGRAM, *words)
     try:
         yield Injected(target, int(target.ready.split()[1]))
@@ -62,7 +62,7 @@ class Bell:
         return f'::Thread.start {{ {open_it} {{ |f| f.write("!") }} }}'.encode()
 
     def has_rung(self) -> bool:
-        """Has it since it was last asked?"""
+        """Return whether it has rung since the last call."""
         with contextlib.suppress(BlockingIOError):
             rings = len(os.read(self._fd, 100))
             self.rings += rings
@@ -75,7 +75,7 @@ class Bell:
 
 @pytest.fixture
 def bell(root: None) -> Iterator[Bell]:
-    """In /tmp, which the chroots share."""
+    """A bell in /tmp, which the chroots share."""
     with TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         made = Bell(Path(folder))
@@ -84,18 +84,19 @@ def bell(root: None) -> Iterator[Bell]:
 
 
 def ring(pid: int, bell: Bell, limit: float = 30.0) -> Injection:
-    """Have the process ring once."""
+    """Let the process ring once."""
     with Process(pid) as process:
         ruby = ruby_addresses(process)
         return inject(process, ruby, bell.code, bell.has_rung, limit)
 
 
-# While it makes a thread, glibc has every signal blocked that can be.
+# While glibc creates a thread, it blocks every signal that can be blocked.
 _ALL_BLOCKED = (1 << 64) - 1 & ~(1 << signal.SIGKILL - 1) & ~(1 << signal.SIGSTOP - 1)
 
 
 def state(pid: int) -> dict[str, int]:
-    """Return what must not change: signals blocked, ignored, caught; who traces."""
+    """Return the state that must not change: signals blocked, ignored, and caught,
+    and the tracer."""
     found = {}
 
     def is_settled() -> bool:
@@ -107,7 +108,7 @@ def state(pid: int) -> dict[str, int]:
 
 
 def settles(pid: int, before: dict[str, int]) -> bool:
-    """It comes back by itself, in its own time."""
+    """Wait until the state is as before."""
     return comes_true(lambda: state(pid) == before, LIMIT)
 
 
@@ -115,13 +116,13 @@ def _state(pid: int) -> dict[str, int]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     pairs = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     found = {name: int(pairs[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")}
-    # glibc catches 33 from the first thread on.
+    # glibc catches signal 33 from the first thread on.
     found["SigCgt"] &= (1 << 31) - 1
     return {**found, "TracerPid": int(pairs["TracerPid"])}
 
 
 def build_registers(folder: Path) -> Path:
-    """registers.S as a library without a C library, for any of the Rubies."""
+    """Build registers.S as a library without a C library, for any of the Rubies."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
     output = folder / "registers.so"

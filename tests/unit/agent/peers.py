@@ -1,4 +1,4 @@
-"""Processes of another user, or in other namespaces, that talk to an agent."""
+"""Processes of another user, or in other namespaces, that connect to an agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(result: int) -> None:
 
 
 def run_apart(job: Callable[[], str], *steps: Callable[[], None]) -> str:
-    """Return what ``job`` returns in a child that has taken the steps before."""
+    """Run ``job`` in a child that has taken the steps before, and return its result."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -44,7 +44,7 @@ def run_apart(job: Callable[[], str], *steps: Callable[[], None]) -> str:
 
 
 def become(uid: int) -> Callable[[], None]:
-    """Another user, as after an exec: dumpable."""
+    """Become another user, and stay dumpable as after an exec."""
 
     def step() -> None:
         os.setgroups([])
@@ -56,20 +56,20 @@ def become(uid: int) -> Callable[[], None]:
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities; a container's root has few."""
+    """Give up all capabilities: a container's root has few."""
     header = struct.pack("=II", 0x20080522, 0)
     check(LIBC.capset(header, bytes(24)))
 
 
 def enter_user_namespace() -> None:
-    """One's own, in which one is root."""
+    """Enter a new user namespace as its root."""
     uid = os.getuid()
     check(LIBC.unshare(CLONE_NEWUSER))
     Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
 
 
 def enter_pid_namespace() -> None:
-    """One's own; the process in it goes on."""
+    """Enter a new PID namespace and continue in its first process."""
     check(LIBC.unshare(CLONE_NEWPID))
     child = os.fork()
     if child:
@@ -78,7 +78,7 @@ def enter_pid_namespace() -> None:
 
 
 def read_no_memory() -> None:
-    """A filter (seccomp) that refuses pread: a stand-in for Yama."""
+    """Install a seccomp filter that refuses pread: a stand-in for Yama."""
     code = [
         (0x20, 0, 0, 0),  # load the system call's number
         (0x15, 0, 1, _PREAD),
@@ -93,7 +93,8 @@ def read_no_memory() -> None:
 
 
 class Knock:
-    """Says hello on a socket, and what it can read where the agent says so."""
+    """A client that says hello on a socket and presents what it can read for the
+    agent."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -103,7 +104,7 @@ class Knock:
         self._pid = struct.unpack("3i", credentials)[0]
 
     def greet(self) -> str:
-        """The level, the code of the error, or ``closed``."""
+        """Return the level, the code of the error, or ``closed``."""
         try:
             hello = {"magic": protocol.MAGIC, "versions": [protocol.VERSION]}
             offer = self.call(1, "hello", hello)
@@ -140,5 +141,5 @@ class Knock:
 
 
 def knock(path: Path, *steps: Callable[[], None]) -> str:
-    """Return what a process that has taken the steps comes to at the socket."""
+    """Return what a process that has taken the steps gets at the socket."""
     return run_apart(lambda: Knock(path).greet(), *steps)

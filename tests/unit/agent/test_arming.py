@@ -36,7 +36,7 @@ ARMED = {"overhead": ["slower"]}
 
 
 class Process:
-    """One that lives until its agent hangs up."""
+    """A process that lives until its agent hangs up."""
 
     pid = 7
     program = b"ruby"
@@ -61,7 +61,7 @@ class Process:
         return None
 
     def read(self, name: str) -> bytes:
-        """Read from a process that does not end: our own."""
+        """Read from a process that does not end: this one."""
         return Path(f"/proc/self/{name}").read_bytes()
 
 
@@ -150,7 +150,7 @@ def test_what_is_asked(agent: FakeAgent) -> None:
 def test_what_it_says_is_safe_to_show(
     agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that pretends to be an agent may say anything."""
+    """A process that pretends to be an agent may send any text."""
     monkeypatch.setitem(ARMED, "overhead", ["\x1b[2J\r", "\udcff\u202e"])
     with arm() as armed:
         assert armed.overhead == ("\\x1b[2J\\x0d", "?\\u202e")
@@ -232,7 +232,8 @@ def test_answers_that_are_none(damage: Damage, agent: FakeAgent) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(BrokenAgent):
         arm()
-    # It closes its own; our end of the pair is closed, and every file that came.
+    # The agent closes its own end. Our end of the pair and every received file are
+    # closed.
     agent.hang_up()
     agent.thread.join(60)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
@@ -263,7 +264,7 @@ def test_names(agent: FakeAgent) -> None:
     ],
 )
 def test_names_that_are_none(answer: Any, agent: FakeAgent) -> None:
-    """Nothing is known of them, and that is remembered."""
+    """Nothing is known about them, and this is cached."""
     agent.answers["names"] = answer
     with arm() as armed:
         assert armed.method(1) is UNKNOWN_METHOD
@@ -274,7 +275,7 @@ def test_names_that_are_none(answer: Any, agent: FakeAgent) -> None:
 def test_names_that_nobody_needs_yet(
     agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are asked for now and then, as its process may be killed."""
+    """They are requested now and then, as the process may be killed."""
     a = {"index": 1, "kind": 1, "owner": "A", "name": "a"}
     b = {"index": 2, "kind": 1, "owner": "A", "name": "b"}
     agent.answers["names"] = names({"index": 0, "kind": 0}, a, b)
@@ -295,7 +296,7 @@ def test_names_that_nobody_needs_yet(
 def test_names_that_come_slowly(
     agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After half of the time the rest is left for the next request."""
+    """After half of the time, the rest is left for the next request."""
     a = {"index": 1, "kind": 1, "owner": "A", "name": "a"}
     agent.answers["names"] = names({"index": 0, "kind": 0}, a)
     with arm() as armed:
@@ -323,7 +324,7 @@ def test_more_names_than_there_is_room_for(agent: FakeAgent) -> None:
 
 
 def test_the_end_of_the_process(agent: FakeAgent) -> None:
-    """It says goodbye with the names, and what it wrote can still be read."""
+    """It says goodbye with the names, and its memory can still be read."""
     process = Process()
     with arm(process=process) as armed:
         known = names({"index": 0, "kind": 0}, {"index": 1, "kind": 1, "name": "a"})

@@ -1,4 +1,4 @@
-"""A request that is given up: what the agent gets, in which order."""
+"""A canceled request: the frames that the agent gets, and their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST, ERROR, REPLY, CANCEL = 1, 4, 3, 6
 
 
 class Listener:
-    """Answers hello, and writes down which frames come; a CANCEL is obeyed."""
+    """A server that answers hello and records the frames. It obeys a CANCEL."""
 
     def __init__(self) -> None:
         self.ours, self._its = socket.socketpair()
@@ -68,7 +68,7 @@ def test_while_it_runs(listener: Listener) -> None:
 
 
 def test_while_it_is_sent(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not get between the frames of the request."""
+    """It does not come between the frames of the request."""
     with Process(os.getpid()) as process, Agent(process) as agent:
         send = agent._send
 

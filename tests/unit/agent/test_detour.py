@@ -1,4 +1,4 @@
-"""A thread led away and back: its registers, system calls and signals as before."""
+"""A diverted thread: its registers, system calls, and signals are as before."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @contextmanager
 def calling(program: str, *words: object) -> Iterator[Target]:
-    """The program, in the call that it is to make."""
+    """The program, in the call that it should make."""
     target = Target(program, *map(str, words))
     try:
         assert target.step() == "calling"
@@ -60,7 +60,8 @@ def calling(program: str, *words: object) -> Iterator[Target]:
 
 
 def in_a_thread(work: Callable[[], None]) -> None:
-    """Run it in one thread, as ptrace wants; what it raises is raised here."""
+    """Run a function in one thread, as ptrace requires, and raise its exception
+    here."""
     errors: list[BaseException] = []
 
     def guarded() -> None:
@@ -85,7 +86,8 @@ def landing_of(process: Process) -> Landing:
 def detour(
     pid: int, at: Callable[[str], None] = lambda step: None, runs: int = 1
 ) -> Sequence[int]:
-    """Lead it through sigaction; the handlers of SIGUSR1 and SIGRTMIN that it told."""
+    """Divert a thread through sigaction. Return the reported handlers of SIGUSR1 and
+    SIGRTMIN."""
     found: list[int] = []
     with Process(pid) as process, MemoryFile(process) as memory:
         landing = landing_of(process)
@@ -131,7 +133,7 @@ def test_a_call_without_one_goes_on(kind: str, program: str) -> None:
 
 
 def test_a_stop_alone_leaves_no_trace_either(program: str) -> None:
-    """The process may be found busy, and is let go on."""
+    """The process may be busy, and is released."""
     with calling(program, "epoll") as target, Process(target.pid) as process:
         with MemoryFile(process) as memory:
 
@@ -150,7 +152,7 @@ def test_a_stop_alone_leaves_no_trace_either(program: str) -> None:
 
 @pytest.mark.parametrize("kind", ["read", "epoll", "nanosleep", "poll", "pause"])
 def test_a_signal_that_comes_meanwhile_ends_the_call(kind: str, program: str) -> None:
-    """Its handler runs once, and the call ends with EINTR, as without us."""
+    """Its handler runs once, and the call ends with EINTR, as without a tracer."""
     for step in ("interrupted", "saved", "masked", "call", "mask restored", "restored"):
         with calling(program, kind, 60000) as target:
             sent: list[str] = []
@@ -168,7 +170,7 @@ def test_a_signal_that_comes_meanwhile_ends_the_call(kind: str, program: str) ->
 
 
 def test_signals_at_every_step_are_all_handled(program: str) -> None:
-    """They are of a kind that is queued, and the call goes on after them."""
+    """The signals are of a queued kind, and the call continues after them."""
     steps: list[str] = []
     with calling(program, "read") as target:
 
@@ -202,7 +204,7 @@ def test_signals_at_every_step_of_one_that_computes(program: str) -> None:
     "step", ["stopped", "saved", "sent", "masked", "call", "going back"]
 )
 def test_stopped_on_the_way(step: str, program: str) -> None:
-    """It comes back first, and stands then, as whoever stopped it wants."""
+    """It returns first and stays stopped, as the sender of the signal wants."""
     with calling(program, "read") as target:
 
         def at(name: str) -> None:
@@ -236,7 +238,7 @@ def test_killed_on_the_way(program: str) -> None:
 
 
 def test_a_function_that_crashes(program: str) -> None:
-    """It is taken out of there; its own handlers are not asked."""
+    """The thread is rescued. Its own signal handlers are not called."""
     with calling(program, "read") as target, Process(target.pid) as process:
         with MemoryFile(process) as memory:
             landing = landing_of(process)
@@ -257,7 +259,7 @@ def test_a_function_that_crashes(program: str) -> None:
 
 
 def test_a_function_that_takes_too_long(program: str) -> None:
-    """It is let go, and comes back by itself when that function does."""
+    """The thread is released, and returns by itself when the function does."""
     with calling(program, "read") as target, Process(target.pid) as process:
         with MemoryFile(process) as memory:
             landing = landing_of(process)
@@ -278,7 +280,7 @@ def test_a_function_that_takes_too_long(program: str) -> None:
                 led.run(sleep, 3)
 
             while "masked" not in steps:
-                # On a busy machine it may be too late before that.
+                # On a busy machine, it may be too late before that.
                 with pytest.raises(Late):
                     in_a_thread(work)
         assert mask(target.pid) != 0
@@ -290,7 +292,7 @@ def test_a_function_that_takes_too_long(program: str) -> None:
 
 
 def test_one_that_cannot_be_stopped(program: str) -> None:
-    """In time it is let go; it never stood, and nothing was done."""
+    """It is released in time: it was never stopped, and nothing was done."""
     target = Target(program, "vfork", "1500")
     try:
         assert target.step() == "calling"
@@ -326,7 +328,7 @@ def mask(pid: int) -> int:
 
 
 def function_of(process: Process, name: str) -> int:
-    """Address of a function of its C library."""
+    """Return the address of a function of its C library."""
     for file in group_files(mappings(process)):
         if file.binary.path.rsplit("/", 1)[-1].startswith(("libc.", "libc-")):
             with open_mapped(process, file) as opened:
@@ -358,7 +360,7 @@ def test_one_that_is_traced_already(program: str) -> None:
 
 
 def test_a_stack_without_room(program: str) -> None:
-    """A guard page below where it is: it is left alone."""
+    """A guard page is just below the stack pointer, so the thread is left alone."""
     with calling(program, "spin", "tight") as target, Process(target.pid) as process:
         with MemoryFile(process) as memory:
             landing = landing_of(process)

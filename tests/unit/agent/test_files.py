@@ -1,4 +1,5 @@
-"""Files in a target's root: whose they are, how long, and whom they cannot fool."""
+"""Files in a target's root: their owner, their lifetime, and protection from
+deception."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ os.setresuid(user, user, user)
 print("ready", flush=True)
 sys.stdin.read()
 """
-"""A process in a root that is a mere directory, as a user."""
+"""A process of a user in a root that is a mere directory."""
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def in_root(root: Path, user: int = NOBODY) -> Iterator[Process]:
 
 @pytest.fixture
 def a_root(tmp_path: Path) -> Path:
-    """With a /tmp as everybody has it, reachable for everybody."""
+    """A root with a usual /tmp, accessible to every user."""
     for folder in (tmp_path, *tmp_path.parents):
         if folder != Path("/tmp") and folder.is_relative_to("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o011)
@@ -65,7 +66,7 @@ def a_root(tmp_path: Path) -> Path:
 
 
 def everything(root: Path) -> set[str]:
-    """Paths below it; what goes away meanwhile is passed over."""
+    """Return the paths below it, except for paths that disappear meanwhile."""
     return {
         os.path.relpath(os.path.join(folder, name), root)
         for folder, folders, files in os.walk(root)
@@ -76,7 +77,7 @@ def everything(root: Path) -> set[str]:
 def test_a_file_that_comes_while_they_go(
     a_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The target makes it between the look for it and the end of the directory."""
+    """The target creates it after the listing and before the directory is removed."""
     remove, made = os.rmdir, []
 
     def late(name: str, dir_fd: int) -> None:
@@ -126,7 +127,7 @@ def test_what_the_target_removed_already(a_root: Path) -> None:
 
 
 def test_a_file_that_the_target_makes_itself(a_root: Path) -> None:
-    """It goes with the others, which a file of another name would keep from going."""
+    """It is removed with the others. A file of another name would keep the others."""
     with in_root(a_root) as process:
         for makes in (True, False):
             with placed(process, {"a": b"1", "said": None}) as (path, _):
@@ -145,7 +146,7 @@ def test_an_error_in_the_block(a_root: Path) -> None:
 
 
 def test_a_link_that_leads_out_of_the_root(a_root: Path) -> None:
-    """``/tmp`` is a link: it is followed, but in the target's root."""
+    """``/tmp`` is a link, which is resolved in the target's root."""
     (a_root / "tmp").rmdir()
     (a_root / "tmp").symlink_to("/etc")
     (a_root / "etc").mkdir()
@@ -162,7 +163,7 @@ def test_a_link_that_leads_out_of_the_root(a_root: Path) -> None:
     "kind", ["fifo", "file", "loop", "parent", "shared", "foreign"]
 )
 def test_a_root_that_is_hostile(kind: str, a_root: Path) -> None:
-    """Where none of the places will do, it is said, and nothing is made."""
+    """If every place is unsuitable, an error reports it, and no file is created."""
     place = a_root / "tmp"
     place.rmdir()
     if kind == "fifo":
@@ -172,7 +173,7 @@ def test_a_root_that_is_hostile(kind: str, a_root: Path) -> None:
     elif kind == "loop":
         place.symlink_to("/tmp")
     elif kind == "parent":
-        # Out of the root there is nothing; this is the root again.
+        # There is nothing above the root: this is the root again.
         place.symlink_to("../../../..")
     elif kind == "shared":
         place.mkdir()
@@ -208,7 +209,7 @@ if libc.ptrace(0x4206, int(pid), 0, 0) == 0:
     got.append("ptrace")
 print("read it", *got) if open(f"/proc/{pid}/status").read() else None
 """
-"""What a process of a container may try with our helper, if it can see it."""
+"""A program that attacks a visible helper, as a process of a container may."""
 
 
 def children() -> set[int]:
@@ -230,7 +231,8 @@ IN_NAMESPACE = ("unshare", "--user", "--map-root-user")
 def test_the_helper_cannot_be_taken(
     user: int, as_container: tuple[str, ...], a_root: Path
 ) -> None:
-    """By processes with its user's rights; and it is in none of their namespaces."""
+    """Processes with its user's rights cannot, and it is in none of their
+    namespaces."""
     with in_root(a_root, user) as process:
         before = children()
         with placed(process, {"a": b"1"}):
@@ -255,7 +257,7 @@ def test_another_place_where_the_first_will_not_do(a_root: Path) -> None:
 
 
 def test_a_directory_for_the_socket(a_root: Path) -> None:
-    """Private and the user's: made, or found so; it stays."""
+    """It is created as private and the user's, or found so, and it stays."""
     old = a_root / "dev" / "shm" / "agent"
     (a_root / "dev" / "shm").mkdir(parents=True)
     (a_root / "dev" / "shm").chmod(0o1777)
@@ -322,7 +324,7 @@ def kill_helper(before: set[int]) -> None:
 
 
 def test_the_helper_is_killed(a_root: Path) -> None:
-    """Its files stay, and an error says so. The next helper there removes them."""
+    """Its files stay, and an error reports them. The next helper there removes them."""
     with in_root(a_root) as process:
         before = children()
         with (
@@ -347,7 +349,8 @@ def test_an_error_of_the_block_goes_before_that_of_the_helper(a_root: Path) -> N
 
 
 def test_directories_that_are_not_stale(a_root: Path) -> None:
-    """A directory of another user, a link, or of another name is left alone."""
+    """A directory of another user, a link, or a directory of another name is left
+    alone."""
     tmp = a_root / "tmp"
     foreign = tmp / f".rbtrace-{0:016x}"
     foreign.mkdir(0o777)
@@ -369,7 +372,7 @@ def test_directories_that_are_not_stale(a_root: Path) -> None:
 
 
 def test_anothers_target_without_root(a_root: Path) -> None:
-    """Asked by a user who may not."""
+    """The request comes from a user without the rights."""
     script = f"""
 import os, sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[3] / "tracer")!r})
@@ -410,7 +413,7 @@ def test_one_that_has_ended(a_root: Path) -> None:
 
 @pytest.mark.parametrize("ruby", [*map(rubies.chroot, ["2.7", "3.4"])])
 def test_loaded_by_a_ruby_in_another_mount_namespace(ruby: str, bell: Bell) -> None:
-    """The whole way: the file, the code that loads it, and its answer."""
+    """The whole path: the file, the code that loads it, and its answer."""
     source = bell.code.replace(b"::Thread.start", b"::Thread.new")
     with injected("ruby", ruby=ruby) as target, Process(target.pid) as process:
         with placed(process, {"agent.rb": source}) as (path, _):

@@ -1,4 +1,4 @@
-"""The calls that a filter must let through, held against those that are made."""
+"""The system calls that a filter must allow, compared with those that are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Histograms as the hook itself fills them, against HdrHistogram and brute force."""
+"""Histograms as the hook itself fills them, compared with HdrHistogram and brute
+force."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def fill(
     given_: Iterable[Duration],
     wrap: Sequence[str] = (),
 ) -> Filled:
-    """Have the hook's code count these durations; return what the tracer reads."""
+    """Let the hook's code count these durations. Return what the tracer reads."""
     fd = file_of(data)
     path = f"/proc/self/fd/{fd}"
     pairs = b"".join(struct.pack("<QQ", *pair) for pair in given_)
@@ -132,7 +133,7 @@ def test_histograms_are_those_of_hdrhistogram(
 def test_percentiles_have_the_digits_that_are_said(
     driver: Path, digits: int, given_: list[Duration]
 ) -> None:
-    """Against the list of all values, sorted."""
+    """They are compared with the sorted list of all values."""
     rows = fill(driver, memory(digits, 8, 400), given_).rows
     for method, values in by_method(given_).items():
         values.sort()
@@ -146,7 +147,7 @@ def test_percentiles_have_the_digits_that_are_said(
 @pytest.mark.parametrize("bits", [8, 16, 32, 48])
 @pytest.mark.parametrize("digits", DIGITS)
 def test_a_counter_that_wraps(driver: Path, digits: int, bits: int) -> None:
-    """From 2 ** bits - 2 on; those beside it are not touched."""
+    """It starts at 2 ** bits - 2. Its neighbors are not touched."""
     durations_ = [(1, 5_000), (1, 5_100), (2, 5_000)]
     data = memory(digits, 8, 16)
     found = fill(driver, data, durations_, [str(bits)])
@@ -157,7 +158,7 @@ def test_a_counter_that_wraps(driver: Path, digits: int, bits: int) -> None:
 
 
 def test_many_of_one_duration(driver: Path) -> None:
-    """Some counters go on in a second block, and some do not."""
+    """Some counters continue in a second block, and some do not."""
     given_ = [(1, 100)] * 70_000 + [(1, 101)] * 255 + [(1, 102)] * 256
     found = fill(driver, memory(2, 8, 16), given_)
     assert found.rows[1].buckets == Counter(ns for _, ns in given_)
@@ -165,7 +166,7 @@ def test_many_of_one_duration(driver: Path) -> None:
 
 
 def test_no_room_for_a_carry(driver: Path) -> None:
-    """The counter stays full, and the rest is said to be missing."""
+    """The counter stays at its maximum, and the rest is reported as missing."""
     given_ = [*[(1, 100)] * 300, (1, 101)]
     found = fill(driver, memory(2, 8, 2), given_)
     assert found.rows[1].buckets == {100: 255, 101: 1}
@@ -175,7 +176,7 @@ def test_no_room_for_a_carry(driver: Path) -> None:
 
 @pytest.mark.parametrize("digits", DIGITS)
 def test_ten_thousand_methods(driver: Path, digits: int) -> None:
-    """More slots than the first table of them has, many times over."""
+    """There are many times more slots than in its first table."""
     number = 10_000
     given_ = [
         (method, (method * 7 + 1) << octave)

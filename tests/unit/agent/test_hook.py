@@ -1,4 +1,4 @@
-"""The hook, built from its source and kept."""
+"""The hook, built from its source and cached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """In place of the agent's."""
+    """A source that replaces the agent's."""
     path = tmp_path / "agent.c"
     path.write_text("int nothing;\n")
     sources = tmp_path / "sources.txt"
@@ -66,7 +66,7 @@ def test_words_of_cc(
 def test_the_error_is_told(
     cache: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line that says error, without what would steer a terminal."""
+    """It is the compiler's line with the error, without terminal control characters."""
     script = "echo warning >&2; printf 'fatal error: \\033[31mno.h\\n' >&2; exit 1"
     monkeypatch.setenv("CC", compiler(cache.parents[1], script))
     with pytest.raises(NotBuilt) as caught:

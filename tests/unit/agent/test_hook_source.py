@@ -1,4 +1,4 @@
-"""The hook's source: each part by itself, and what it takes CRuby to be."""
+"""The hook's source: each part separately, and its assumptions about CRuby."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ TYPES = {
     ),
     "void *key": "rb_ractor_local_key_t key",
 }
-"""What the hook calls otherwise than CRuby's headers do, without a difference for a
-call: pointers to what it does not look into, and enumerations."""
+"""Declarations of the hook that differ from CRuby's headers without a difference for
+a call: pointers to opaque data, and enumerations."""
 UNDECLARED = {"rb_frame_method_id_and_class"}
-"""Exported, and in no header that is installed."""
+"""Functions that are exported, but in no installed header."""
 ENUMERATORS = {
     "EVENT_NEWOBJ": "RUBY_INTERNAL_EVENT_NEWOBJ",
     "EVENT_GC_": "RUBY_INTERNAL_EVENT_GC_",
@@ -49,7 +49,7 @@ ENUMERATORS = {
 
 
 def compiled(text: str, *flags: str) -> str:
-    """Return what the compiler says to it: nothing, if all is well."""
+    """Return the compiler's messages: none if all is well."""
     command = ["gcc", *FLAGS, *flags, "-x", "c", "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     return done.stderr
@@ -67,7 +67,8 @@ def test_every_source_is_listed() -> None:
 
 
 def test_only_its_beginning_is_seen(tmp_path: Path) -> None:
-    """All else is reached without a table, and cannot be another library's."""
+    """All other symbols are bound without a table, so another library cannot replace
+    them."""
     built = tmp_path / "agent_hook.so"
     built.write_bytes(hook())
     command = ["nm", "-D", "--defined-only", str(built)]
@@ -91,7 +92,7 @@ def declarations() -> Iterator[tuple[str, str]]:
 
 
 def enumerators() -> Iterator[tuple[str, str, str]]:
-    """Ours, its value, CRuby's."""
+    """Yield the hook's name, its value, and CRuby's name."""
     text = (AGENT / "hook" / "cruby.h").read_text()
     for name, value in re.findall(r"^  ([A-Z_]+) = (\w+),$", text, re.MULTILINE):
         prefix = next(p for p in ENUMERATORS if name.startswith(p))
@@ -100,7 +101,8 @@ def enumerators() -> Iterator[tuple[str, str, str]]:
 
 @functools.cache
 def include(name: str) -> tuple[str, tuple[int, ...]]:
-    """Flags of the headers of the Ruby of that name, as seen from here; its version."""
+    """Return the flags for the headers of a Ruby, as seen from here, and its
+    version."""
     program = """
         require "rbconfig"
         puts RbConfig::CONFIG.values_at("rubyhdrdir", "rubyarchhdrdir"), RUBY_VERSION
@@ -118,7 +120,7 @@ def include(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 SINCE = {"rb_class_attached_object": (3, 2), "rb_cRactor": (3, 0)}
-"""Weak ones: the version that brought them."""
+"""Weak symbols, with the version that introduced them."""
 
 
 @pytest.mark.parametrize("name", [*EACH, *map(chroot, ARCHIVES)])

@@ -32,7 +32,8 @@ KILLED = Path(__file__).with_name("killed.py")
 
 
 def kill_at(step: int, target: Injected, bell: Bell) -> str:
-    """Put code in and be killed at a step; its name, ``done`` beyond the last."""
+    """Inject code and be killed at a step. Return its name, or ``done`` beyond the
+    last."""
     command = [sys.executable, str(KILLED), str(target.pid), bell.code.decode()]
     done = subprocess.run(
         [*command, str(bell.path), str(step)],
@@ -70,7 +71,7 @@ def test_killed_at_each_step(kind: str, ruby: str, bell: Bell) -> None:
 
 @pytest.mark.parametrize("kind", ["ruby", "sleep"])
 def test_killed_while_room_is_made(kind: str, bell: Bell) -> None:
-    """A new process each time: the first tracer has it map the room."""
+    """It is a new process each time: the first tracer lets it map the room."""
     stride = 1 if is_soak() else 4
     step = random.Random(kind).randrange(stride)
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""Processes into which nothing is put; they go on as if nobody had asked."""
+"""Processes into which no code is injected: they continue undisturbed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def target(root: None) -> Iterator[Target]:
 
 
 def untouched(process: Process, ruby: RubyAddresses, bell: Bell) -> None:
-    """It was never seized, and nothing stands in its memory."""
+    """Check that it was never seized, and that its memory is unchanged."""
     steps: list[str] = []
     with pytest.raises(Refused) as caught:
         inject(process, ruby, bell.code, bell.has_rung, 5, steps.append)
@@ -55,7 +55,7 @@ def room_of(process: Process) -> int:
 
 
 def room_is_empty(process: Process) -> bool:
-    """Or is not there."""
+    """Return whether the room is empty or missing."""
     address = room_of(process)
     with MemoryFile(process) as memory:
         return not is_room(process, address) or not any(memory.read(address, ROOM_SIZE))
@@ -63,7 +63,7 @@ def room_is_empty(process: Process) -> bool:
 
 @contextmanager
 def under(program: bytes, kind: str) -> Iterator[Target]:
-    """injected.rb under a filter of system calls."""
+    """Run injected.rb under a seccomp filter."""
     target = Target(*filtered(program, "ruby", PROGRAM, kind))
     try:
         yield target
@@ -86,7 +86,8 @@ def test_a_filter_that_lets_us(program: bytes, kind: str, bell: Bell) -> None:
     [([219], "restart_syscall"), ([41], "socket"), ([88, 319], "symlink")],
 )
 def test_a_filter_that_kills(numbers: list[int], name: str, bell: Bell) -> None:
-    """In a sleep, which the kernel may take up again by ``restart_syscall``."""
+    """The process is in a sleep, which the kernel may resume with
+    ``restart_syscall``."""
     program = forbidding(numbers)
     with under(program, "sleep") as target, Process(target.pid) as process:
         before = state(target.pid)
@@ -147,7 +148,7 @@ def test_one_that_is_stopped(target: Target, bell: Bell) -> None:
 
 
 def test_one_that_is_stopped_just_then(target: Target, bell: Bell) -> None:
-    """It stays stopped, and the code does not run when it goes on."""
+    """It stays stopped, and the code does not run when it continues."""
 
     def at(step: str) -> None:
         if step == "text":
@@ -155,7 +156,7 @@ def test_one_that_is_stopped_just_then(target: Target, bell: Bell) -> None:
 
     with Process(target.pid) as process:
         ruby = ruby_addresses(process)
-        # The second where it was led away before it got that signal.
+        # It is Refused if it was diverted before it got the signal.
         with pytest.raises((Stopped, Refused)):
             inject(process, ruby, bell.code, bell.has_rung, 5, at)
         await_state(target.pid, "T")
@@ -168,7 +169,7 @@ def test_one_that_is_stopped_just_then(target: Target, bell: Bell) -> None:
 def test_one_with_little_memory_left(
     target: Target, bell: Bell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel would kill it, not us, where its cgroup's memory runs out."""
+    """If its cgroup's memory runs out, the kernel kills the process, not the tracer."""
     with Process(target.pid) as process:
         ruby = ruby_addresses(process)
         monkeypatch.setattr(refusal, "memory_room", lambda process: (8 << 20) - 1)
@@ -234,7 +235,7 @@ def test_a_ruby_without_the_functions(missing: str, target: Target, bell: Bell) 
 
 
 def test_another_users(target: Target) -> None:
-    """Asked by nobody in particular, in a process of its own."""
+    """An ordinary user requests it in a separate process."""
     with Process(target.pid) as process:
         ruby = ruby_addresses(process)
     script = f"""
@@ -261,7 +262,7 @@ except NotPermitted as error:
 
 
 def test_one_that_does_not_answer(target: Target, bell: Bell) -> None:
-    """After the time limit the code is gone, and cannot run any more."""
+    """After the time limit, the code is removed and cannot run any more."""
     before = state(target.pid)
     with Process(target.pid) as process:
         ruby = ruby_addresses(process)
@@ -297,7 +298,7 @@ def test_check_alone(target: Target) -> None:
 
 
 def anonymous_near(process: Process, address: int) -> list[tuple[int, int]]:
-    """Return what is mapped within 2^40 bytes of it."""
+    """Return the mappings within 2^40 bytes of the address."""
     return [
         (m.start, m.end - m.start)
         for m in mappings(process)
@@ -331,7 +332,8 @@ def test_a_text_of_a_killed_tracer_makes_room(target: Target, bell: Bell) -> Non
 
 
 def test_no_memory_for_the_room(bell: Bell) -> None:
-    """It has reached its own limit, and goes on; without the limit it works."""
+    """The process has reached its own limit and continues. Without the limit, it
+    works."""
     with injected("gets") as target, Process(target.pid) as process:
         before = resource.prlimit(target.pid, resource.RLIMIT_AS)
         used = sum(m.end - m.start for m in mappings(process))

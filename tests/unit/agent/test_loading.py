@@ -1,4 +1,4 @@
-"""The agent put into programs of many kinds; what they compute comes out right."""
+"""The agent is loaded into programs of many kinds, and their results stay right."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ KINDS = (
 
 
 def pairs(kinds: Sequence[str]) -> list[Any]:
-    """Each kind in this machine's Ruby and in one chroot; in a soak in all of them."""
+    """Pair each kind with this machine's Ruby and one chroot, or in a soak with all
+    of them."""
     return [(kind, HERE) for kind in kinds] + [
         chroot(kind, ruby)
         for number, kind in enumerate(kinds)
@@ -82,7 +83,7 @@ def value(pid: int, code: str) -> str:
 
 
 def folders(pid: int) -> set[str]:
-    """Directories for the agent's files, also those that others make just now."""
+    """Return directories for the agent's files, including those of other tests."""
     found = set()
     for place in ("tmp", "var/tmp", "dev/shm", "run"):
         path = f"/proc/{pid}/root/{place}"
@@ -141,14 +142,15 @@ EXPECTED = (
 
 
 def test_the_proof_comes_with_the_first_request() -> None:
-    """It is made by the text whose address was said before, which is used up then."""
+    """The text at the address reported before creates it and is consumed."""
     with injected("sleep") as target, Process(target.pid) as process:
         attach(process, silent, LIMIT)
         assert value(target.pid, EXPECTED) == "nil"
 
 
 def test_somebody_else_has_our_text() -> None:
-    """Another pid namespace can have it at the same place: we ask for another then."""
+    """Another PID namespace may have it at the same address, so another one is
+    requested."""
 
     def be_first(step: str) -> None:
         if step == "loaded":
@@ -171,7 +173,7 @@ def test_somebody_else_comes_first_and_says_nothing() -> None:
 
 
 def connected(process: Process) -> socket.socket:
-    """Connect as soon as there is a socket."""
+    """Connect as soon as a socket exists."""
     found = []
 
     def is_there() -> bool:
@@ -207,9 +209,9 @@ def test_a_sleep_is_not_cut_short() -> None:
 
 
 def kill_at(step: int | str, pid: int) -> str:
-    """Attach and be killed at a step; its name, ``done`` beyond the last.
+    """Attach and be killed at a step. Return its name, or ``done`` beyond the last.
 
-    One that was killed before may have brought the agent there: then it is detached.
+    A tracer that was killed earlier may have loaded the agent. In this case, detach it.
     """
     while (name := _kill_at(step, pid)) == "there":
         pass
@@ -228,7 +230,7 @@ def _kill_at(step: int | str, pid: int) -> str:
 
 
 def steps_of(seed: str) -> Iterable[int]:
-    """At which to be killed: all there are, or in a test four."""
+    """Return the steps at which to be killed: all in a soak, or four in a test."""
     if is_soak():
         return itertools.count()
     return [*sorted(random.Random(seed).sample(range(18), 3)), 18]
@@ -239,7 +241,7 @@ def steps_of(seed: str) -> Iterable[int]:
     pairs(("ruby", "sleep", "gc", "select") if is_soak() else ("ruby", "gets")),
 )
 def test_killed_at_each_step(kind: str, ruby: str) -> None:
-    """The program goes on, the files go, and who comes next can attach."""
+    """The program continues, the files are removed, and the next tracer can attach."""
     with injected(kind, ruby=ruby) as target:
         before, left = state(target.pid), folders(target.pid)
         for step in steps_of(f"{kind}{ruby}"):
@@ -257,9 +259,10 @@ def test_killed_at_each_step(kind: str, ruby: str) -> None:
 
 
 def test_killed_while_the_process_loads_its_files() -> None:
-    """The files go before the hook is loaded: half an agent would be left for good.
+    """The files are removed before the hook is loaded: half an agent would stay
+    forever.
 
-    Busy, the process waits for the GVL at each file.
+    The process is busy, so it waits for the GVL at each file.
     """
     with injected("ruby") as target:
         left = folders(target.pid)
@@ -282,7 +285,7 @@ STEPS = ("placed", "seized", "stopped", "text", "call", "acknowledged", "loaded"
 
 @pytest.mark.parametrize("step", STEPS)
 def test_it_becomes_another_program(step: str) -> None:
-    """Addresses found in the one are not used in the other."""
+    """Addresses found in the old program are not used in the new one."""
     target = Target("ruby", "-e", EXECUTING)
 
     def at(now: str) -> None:
@@ -300,7 +303,7 @@ def test_it_becomes_another_program(step: str) -> None:
 
 @pytest.fixture
 def said(tmp_path: Path) -> Iterator[tuple[LoaderLinks, Path]]:
-    """Yield what reads the file of a process (this one), and that file's place."""
+    """Yield a reader of a file of a process (this one), and the path of that file."""
     with (
         Process(os.getpid()) as process,
         LoaderLinks(process, str(tmp_path), process.program) as reader,
@@ -332,7 +335,7 @@ def test_what_the_process_said(said: tuple[LoaderLinks, Path]) -> None:
 
 
 def test_what_is_not_the_link_it_should_be(said: tuple[LoaderLinks, Path]) -> None:
-    """No file is opened; a link of another user's counts for nothing."""
+    """No file is opened, and a link of another user is ignored."""
     reader, path = said
     for make in (path.touch, path.mkdir, lambda: os.mkfifo(path)):
         make()
@@ -371,7 +374,7 @@ sys.stdin.read()
 
 
 def test_nobody_else_keeps_it_off(root: None) -> None:
-    """Anybody may lock what anybody may open."""
+    """Any user can lock a file that any user can open."""
     words = [sys.executable, "-c", _LOCKS, str(os.getpid()), str(USER)]
     with Process(os.getpid()) as process, closing(Target(*words)) as other:
         assert other.ready == "ready"

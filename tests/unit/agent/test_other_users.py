@@ -1,4 +1,4 @@
-"""The agent's socket and other users: neither side talks to the wrong one."""
+"""The agent's socket and other users: neither side talks to the wrong peer."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ with socket.socket(socket.AF_UNIX) as ours:
     except OSError as error:
         print(error.strerror)
 """
-"""Connect and say what is no word of the protocol: its own user is told so."""
+"""A program that connects and sends an invalid message, to which its own user gets
+an error."""
 IN_ONES_OWN = ["unshare", "--user", "--map-root-user"]
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """That every user can reach."""
+    """A folder that every user can reach."""
     with TemporaryDirectory(dir="/tmp") as made:
         os.chmod(made, 0o755)
         yield Path(made)
@@ -53,7 +54,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def start(folder: Path, public_copy: PublicCopy) -> Iterator[Callable[..., Target]]:
-    """A process of a user with the agent, in a user namespace or not."""
+    """Start a process of a user with the agent, perhaps in a user namespace."""
     started: list[Target] = []
 
     def begin(uid: int, *inside: str) -> Target:
@@ -71,7 +72,7 @@ def start(folder: Path, public_copy: PublicCopy) -> Iterator[Callable[..., Targe
 
 
 def knock(path: Path, uid: int, *inside: str) -> str:
-    """Return what another user's program comes to there."""
+    """Return what another user's program gets there."""
     command = as_user([*inside, PYTHON, "-c", KNOCK, str(path)], uid)
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT, check=True
@@ -80,7 +81,7 @@ def knock(path: Path, uid: int, *inside: str) -> str:
 
 
 def opened(target: Target) -> Path:
-    """Its socket where all may connect, as far as files go."""
+    """Return its socket, after its file permissions let all users connect."""
     path = Path(target.ready.split()[1])
     path.parent.chmod(0o755)
     path.chmod(0o777)
@@ -92,14 +93,14 @@ def opened(target: Target) -> Path:
 def test_another_user_is_not_let_in(
     inside: list[str], around: list[str], start: Callable[..., Target]
 ) -> None:
-    """Root in a namespace of one's own is nobody special outside of it."""
+    """Root of a user namespace has no special rights outside of it."""
     target = start(USER, *around)
     path = Path(target.ready.split()[1])
     assert knock(path, OTHER, *inside) == "Permission denied"
     opened(target)
     step = [peers.enter_user_namespace] if inside else []
     said = peers.knock(path, peers.become(OTHER), *step)
-    # In a namespace all whom it has no number for look alike, root too.
+    # In a namespace, all users without a number there look alike, even root.
     assert said == ("denied" if around else "closed")
     with Process(target.pid) as process:
         connect(process).close()
@@ -108,7 +109,7 @@ def test_another_user_is_not_let_in(
 def test_who_has_no_number_in_a_namespace_is_not_nobody(
     start: Callable[..., Target],
 ) -> None:
-    """The kernel shows all that it does not know as user 65534, who is somebody."""
+    """The kernel reports all unknown users as 65534, which is a real user."""
     target = start(USER, "unshare", "--user", f"--map-user={NOBODY}")
     assert peers.knock(opened(target), peers.become(OTHER)) == "denied"
 
@@ -139,7 +140,7 @@ sys.stdin.readline()
 def test_another_users_socket_is_not_talked_to(
     inside: list[str], folder: Path, public_copy: PublicCopy
 ) -> None:
-    """In a directory of that user's, who was there first."""
+    """It is in a directory that the other user created first."""
     made = folder / "agent"
     made.mkdir()
     os.chown(made, OTHER, OTHER)

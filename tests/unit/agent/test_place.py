@@ -1,4 +1,4 @@
-"""Choice of the socket that is a process's own."""
+"""The choice of a process's own socket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ sys.stdin.readline()
 
 @contextlib.contextmanager
 def listening(directory: Path, then: str = "0") -> Iterator[Process]:
-    """A process with a socket where an agent's is; then it does something."""
+    """A process with a socket at an agent's path that then behaves in a given way."""
     env = {"TRACEPOINT_AGENT_DIR": str(directory)}
     target = Target(sys.executable, "-c", LISTENING, then, env=env)
     try:
@@ -112,7 +112,7 @@ def test_of_the_user_it_was(
     monkeypatch.setattr(place, "runs_no_ruby", lambda process: None)
     then = f"os.setuid({USER})"
     with listening(tmp_path, then) as process:
-        connect(process).close()  # which root began
+        connect(process).close()  # root started the process
         os.chown(tmp_path, 1, 1)
         with pytest.raises(NoAgent) as caught:
             connect(process)
@@ -120,7 +120,7 @@ def test_of_the_user_it_was(
 
 
 def test_a_server_that_root_started(root: None) -> None:
-    """It becomes another user once its agent is there, as workers do."""
+    """The server becomes another user after its agent has started, as workers do."""
     source = AGENT.replace("$stdin.gets", f"Process::UID.change_privilege({USER})")
     source += "puts 'done'; $stdin.gets"
     target = Target("ruby", f"-I{LIB}", "-e", source, env={"XDG_RUNTIME_DIR": ""})
@@ -146,7 +146,8 @@ CHROOTED = LISTENING.replace("path =", "os.chroot(sys.argv[2])\npath =")
 def test_a_link_on_the_way_leads_where_the_process_says(
     link: str, root: None, tmp_path: Path
 ) -> None:
-    """/var/run -> /run in a container is one; it does not lead into what is ours."""
+    """/var/run -> /run in a container is such a link. It must not lead into our own
+    files."""
     (tmp_path / "real/agent").mkdir(parents=True)
     (tmp_path / "other").symlink_to("/real")
     (tmp_path / "way").symlink_to(link)
@@ -192,11 +193,11 @@ for i in range(40):
     globals()[f"kept{i}"] = full, waiting
 os.unlink(os.path.basename(path))
 """
-"""Sockets that never take a connection, and none that would."""
+"""A program with sockets that do not accept connections, and whose queues are full."""
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, directory: Path) -> list[float]:
-    """The seconds that each attempt to connect to a socket there may take."""
+    """Return the seconds that each attempt to connect to a socket there may take."""
     made: list[float] = []
     connect_to = place._connect
 
@@ -212,7 +213,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, directory: Path) -> list[float]:
 def test_sockets_that_never_take_a_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All together have the time that one has."""
+    """Together, they get the time of a single one."""
     monkeypatch.setattr(place, "CONNECT_SECONDS", 0.3)
     attempts = counted(monkeypatch, tmp_path)
     with (
@@ -229,7 +230,7 @@ def test_sockets_that_never_take_a_connection(
 def test_a_directory_of_somebody_else(
     owner: int, foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused at once, and named; nothing in it is connected to."""
+    """It is refused at once by name, and none of its sockets is tried."""
     monkeypatch.setattr(place, "runs_no_ruby", lambda process: None)
     attempts = counted(monkeypatch, foreign)
     with listening(foreign, f"exec({FULL!r})") as process:
@@ -272,7 +273,7 @@ def agent(public_copy: PublicCopy) -> AgentOf:
 
 @contextlib.contextmanager
 def directory(path: Path, uid: int, mode: int = 0o700) -> Iterator[Path]:
-    """That a user owns, and no more there afterwards."""
+    """A directory that a user owns, which is removed afterwards."""
     path.mkdir(parents=True)
     os.chown(path, uid, uid)
     path.chmod(mode)
@@ -362,7 +363,7 @@ def test_a_sessions_directory_in_the_targets_root(
 
 
 def test_one_that_hangs_up(tmp_path: Path) -> None:
-    """An agent does so to a user who is not its own."""
+    """An agent hangs up on a user who is not its own."""
     then = (
         "__import__('threading').Thread(daemon=True,"
         " target=lambda: server.accept()[0].close()).start()"

@@ -1,4 +1,4 @@
-"""Access to the agent: for those whom the kernel lets read the memory, or the owner."""
+"""Access to the agent: for processes that may read its memory, or its owner."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_level_that_is_none(start: Start) -> None:
 @pytest.mark.parametrize("uid", [0, USER], ids=["root", "user"])
 @pytest.mark.parametrize("consent", ["", "eval"], ids=["unset", "eval"])
 def test_two_containers_with_one_tmp(uid: int, consent: str, start: Start) -> None:
-    """The same user id in another pid namespace is no consent's user."""
+    """The same user ID in another PID namespace is not the user who consented."""
     path = path_of(start(uid=uid, consent=consent, before=IN_A_CONTAINER))
     steps = [enter_pid_namespace, become(uid), drop_capabilities]
     assert knock(path, *steps) == "denied"
@@ -150,7 +150,7 @@ def test_a_user_namespace_around_the_peer(start: Start) -> None:
 
 
 def test_a_user_namespace_around_the_agent(start: Start) -> None:
-    """Root outside is nobody in there, and may read the memory: that counts."""
+    """Root outside has no name inside, but may read the memory, which is decisive."""
     path = path_of(start(inside=IN_A_USER_NAMESPACE))
     assert knock(path) == "eval"
     assert knock(path, become(USER)) == ("denied" if read_int(YAMA) else "eval")

@@ -61,7 +61,7 @@ class Ordered(Ring):
         return [] if step is None else self._merge.feed(step)
 
     def all(self, most: int = AT_ONCE) -> list[list[Placed]]:
-        """Return what each step brings until there is none."""
+        """Return the records of each step until none are left."""
         found = []
         while step := self.step(most):
             found.append(self._merge.feed(step))
@@ -106,7 +106,7 @@ def test_streams_in_the_order_of_time(writer: Writer) -> None:
 def test_what_is_written_meanwhile_waits_its_turn(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stream 0 gets a record after it was looked at, and stream 1 a later one."""
+    """Stream 0 gets a record after it was read, and stream 1 a later one."""
     writer.write(0, 10, 1, 0, ENTRY, 0)
     looked = []
     published = writer.memory.published
@@ -228,7 +228,7 @@ def test_a_ring_that_goes_back(writer: Writer) -> None:
 def test_a_ring_that_goes_back_between_two_looks(
     first: int, then: int, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After 4 records; what is published is looked at twice in a step."""
+    """This happens after 4 records. Each step reads the published count twice."""
     ring = Ordered(writer.memory)
     for _ in range(4):
         writer.write(0, 10, 1, 0, ENTRY, 0)

@@ -1,8 +1,4 @@
-"""While a process is stopped, nothing is done that could have been done before.
-
-Whatever a tracer begins in that time (a module's import, a file, a collection of its
-own garbage, a wait for a processor) the process waits for too.
-"""
+"""While a process is stopped, only necessary work is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With which variables a program of ours is started."""
+"""The environment variables of a program that rbtrace-py starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The system calls of a process, seen by ftrace: one that strace traces is refused."""
+"""The system calls of a process, seen by ftrace: a process under strace is refused."""
 
 from __future__ import annotations
 
