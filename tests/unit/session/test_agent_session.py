@@ -1,4 +1,4 @@
-"""Waits for agents, and retries of children, by a clock that the test moves."""
+"""Waits for agents, and retries of children, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 @dataclass(eq=False)
 class Child:
-    """A process, as far as this is asked for."""
+    """A fake process."""
 
     pid: int
     program: bytes = b"sh"
@@ -30,9 +30,9 @@ class Child:
 
 @dataclass
 class World:
-    """Children that join, of which some have no agent; ``tried`` lists the attempts.
+    """Children that join, some without an agent. ``tried`` lists the attempts.
 
-    It is also the targets of the session.
+    It is also the session's targets.
     """
 
     command: None = None
@@ -83,7 +83,7 @@ class World:
         return child
 
     def parent(self, pid: int, problem: Exception | None = None) -> Child:
-        """Add a process that the user chose."""
+        """Add a process that the user selected."""
         parent = self.child(pid, problem)
         self.parents.append(parent)
         self.refresh()
@@ -100,7 +100,7 @@ def world() -> World:
 
 
 class Session(AgentSession[None]):
-    """A session of a world's children."""
+    """A session for a world's children."""
 
     def __init__(self, world: World, **options: Any) -> None:
         self.world = world
@@ -169,7 +169,7 @@ def test_an_agent_that_comes_in_time(world: World, session: Session) -> None:
     world.child(1, NoAgent("none"))
     session.refresh()
     world.problems.clear()
-    # The last attempt is made however late it is.
+    # The last attempt is made, however late it is.
     world.now = 9 * CHILD_SECONDS
     session.refresh()
     assert (session.counts, session.skipped()) == ((0, 0, 1), [])
@@ -195,7 +195,7 @@ def test_another_program_begins_anew(world: World, session: Session) -> None:
 def test_one_that_is_ours_is_asked_for_as_long_as_it_lives(
     world: World, session: Session
 ) -> None:
-    """It is not late, as it waits."""
+    """It is not late, as it waits itself."""
     ours = world.child(1, NoAgent("not yet"))
     world.refresh()
     session.execute(cast(Process, ours))
@@ -210,7 +210,7 @@ def test_one_that_is_ours_is_asked_for_as_long_as_it_lives(
 
 
 def test_nobody_waits_for_ever(world: World, session: Session) -> None:
-    """Processes that have no agent may come and come."""
+    """Processes without an agent may come and go."""
     for pid in range(1, 9):
         world.child(pid, NoAgent("none"))
         session.refresh()
@@ -222,7 +222,7 @@ def test_one_that_ended_is_counted(world: World, session: Session) -> None:
     first = world.child(1, NoAgent("none"))
     session.refresh()
     world.living.remove(first)
-    # Another one may have its pid.
+    # Another process may have its PID.
     world.child(1, NoSuchTarget("has ended"))
     session.refresh()
     assert session.counts == (2, 0, 0)

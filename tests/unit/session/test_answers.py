@@ -1,4 +1,4 @@
-"""Reading of an agent's answers, whatever they are."""
+"""Parsing of an agent's answers, including malformed ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUE = {"value": "1", "class": "Integer", "ns": 5}
 
 
 class FakeAgent:
-    """Gives ``answer`` to all that it is asked, and ``data`` before it."""
+    """An agent that gives ``answer`` to every request, and ``data`` before it."""
 
     answer: ClassVar[Any] = {}
     data = b""
@@ -121,7 +121,7 @@ def test_a_whole_dump(answer: Answer, process: Process) -> None:
 def test_a_copy_that_is_none(
     found: Any, answer: Answer, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pid that is no stopped child of the process's is not given out."""
+    """A PID that is not of a stopped child of the process is not returned."""
     monkeypatch.setattr(commands, "_FORK_SECONDS", 0.05)
     answer(found)
     with pytest.raises(BrokenAgent):
@@ -142,7 +142,7 @@ def test_the_form_of_code(value: str, answer: Answer, process: Process) -> None:
     ],
 )
 def test_a_ruby_that_cannot_tell(found: Any, answer: Answer, process: Process) -> None:
-    """Such code is just run."""
+    """The code is run without the check."""
     answer(found)
     assert Console(process).form("1") is Form.OTHER
 

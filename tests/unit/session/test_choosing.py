@@ -1,4 +1,4 @@
-"""Choice of a process among those with the same words in their command lines."""
+"""Choice of a process among several with the same words in their command lines."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ $stdin.gets
 
 
 def test_a_cluster_is_one_choice_with_its_workers() -> None:
-    """The pattern matches puma's master too, or its workers alone."""
+    """The pattern matches puma's master too, or only its workers."""
     marker = f"marker-{uuid.uuid4().hex}"
     titles = (f"{marker}: cluster worker", f"{marker} 5.6.5 [app]")
     target = Target("ruby", "-e", CLUSTER, *titles)

@@ -1,4 +1,4 @@
-"""Completion of a line, and what may come of it."""
+"""Completion of a line, and its possible results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confirmation of what is irreversible, before it is done to any process."""
+"""Confirmation of irreversible actions, before any process is changed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ YJIT: Map = {"jit": "yjit"}
 
 
 class Asked:
-    """Says ``answer``, and knows what it was asked."""
+    """A user who answers ``answer`` and records the question."""
 
     def __init__(self, answer: bool) -> None:
         self.texts: list[str] = []
@@ -74,7 +74,8 @@ def test_only_what_is_new_is_asked(made: Made) -> None:
 
 @each
 def test_all_methods_instead_of_the_selected(made: Made) -> None:
-    """Unless the command starts the program, which is held before it defines them."""
+    """There is no question if the command starts the program, which is held before
+    it defines them."""
     asked = Asked(True)
     before = made(asked, False)
     before(PLAIN, "more than 1000 methods match")
@@ -84,7 +85,7 @@ def test_all_methods_instead_of_the_selected(made: Made) -> None:
 
 @each
 def test_a_no_is_not_asked_again(made: Made) -> None:
-    """A child that is not confirmed is tried again and again."""
+    """Otherwise, a child without confirmation would be tried again and again."""
     asked = Asked(False)
     before = made(asked, False)
     for _ in range(3):

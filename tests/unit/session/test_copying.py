@@ -1,4 +1,4 @@
-"""Memory that a copy of a process may take, and who is told."""
+"""Memory that a copy of a process may take, and the warning about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def check(collects: bool = False, accepts: bool = False) -> str:
-    """Return what is said, or why not."""
+    """Return the warning or the refusal."""
     said: list[str] = []
     try:
         check_room(PROCESS, collects, lambda text: accepts, said.append)

@@ -1,4 +1,4 @@
-"""The driver of all sessions, by a clock that only the session moves."""
+"""The driver of all sessions, with a clock that only the session moves."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rbtrace_py.session.limits import REFRESH_SECONDS, Limits
 
 @dataclass
 class Counter:
-    """Sees one thing each ``step`` seconds; ends once it was refreshed ``ends`` times.
+    """A session with one event every ``step`` seconds that ends after ``ends``
+    refreshes.
 
-    early: seconds before the time it is given from which on it returns
-    has_child: it looks over until it was refreshed, and ends with the next refresh
+    It returns up to ``early`` seconds before the given time. With ``has_child``, it
+    seems to be over until it is refreshed, and ends with the next refresh.
     """
 
     step: float = 0.01

@@ -9,7 +9,7 @@ ENTRY_NS = 1000
 
 
 class Events:
-    """Counters and a clock that a test moves; an event takes 3 µs in its program."""
+    """Counters and a clock that a test moves. An event takes 3 µs in its program."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Exceptions as a session: what was fetched and not shown yet comes the next time."""
+"""Exceptions as a session: fetched events that were not shown yet come next time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 
 class Fetched:
-    """A task whose answers came all at once."""
+    """A task whose answers arrived all at once."""
 
     is_over = True
     ended = None

@@ -1,4 +1,4 @@
-"""A process that becomes another program at an awkward moment is not lost."""
+"""A process that executes another program at an awkward moment is not lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sampling(target: Target) -> Iterator[Sampling]:
 
 
 def seen(sampling: Sampling) -> set[str]:
-    """The second frame of each stack of a round."""
+    """Return the second frame of each stack of a pass."""
     samples: list[Sample] = []
     sampling.sample(samples.append)
     return {sample.stack.frames[1].name for sample in samples}
@@ -49,7 +49,7 @@ def seen(sampling: Sampling) -> set[str]:
 def test_an_exec_between_the_list_and_the_first_thread_on_it(
     target: Target, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list's head was there, and nothing it led to."""
+    """The list's head existed, but the entries after it were gone."""
     assert seen(sampling) == {"First.stand"}
     (ruby,) = sampling.rubies
     threads = ruby.vm._threads
@@ -79,9 +79,9 @@ def test_an_exec_between_the_list_and_the_first_thread_on_it(
 def test_an_exec_is_noticed_whatever_is_read_then(
     root: None, words: tuple[str, ...], mode: SamplingMode
 ) -> None:
-    """No stack may be looked at, as it sleeps; or there is one at the same address.
+    """No stack may be read, as the thread sleeps, or one may exist at the same address.
 
-    The long argument is gone in the new program, whose other data are elsewhere then.
+    The long argument is missing in the new program, so its other data are elsewhere.
     """
     command = (*words, "ruby", str(TARGETS / "stacks/turning.rb"), "0" * 64)
     with (

@@ -1,4 +1,4 @@
-"""A hook that reads something otherwise than Ruby does: who asked is told why."""
+"""A hook that reads a structure differently from Ruby: the user gets the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = "disarmed itself: it does not find the method of a frame where this Ruby 
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """A target whose hook is told that methods' names are somewhere else."""
+    """A target whose hook is given a wrong offset of methods' names."""
 
     def wrong_offsets(process: Process) -> dict[str, int]:
         found = hook_offsets(process)
@@ -65,7 +65,7 @@ def test_tables(running: Running) -> None:
 
 
 def test_a_newer_ruby(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused with a hint, and armed where that is followed."""
+    """It is refused with a hint, and armed if the hint is followed."""
     with rubies.running(HERE, "methods/calls.rb", "version=9.9.0") as running:
         targets = Targets.from_pids([running.pid])
         with closing(targets), closing(Calls(targets, CallsOptions())) as session:

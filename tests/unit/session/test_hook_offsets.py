@@ -1,4 +1,4 @@
-"""Offsets by which the hook finds a method in a frame, of each known Ruby."""
+"""Offsets by which the hook finds a method in a frame, for each known Ruby."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = {
 
 @pytest.mark.parametrize("name", EACH)
 def test_the_hook_keeps_them(name: str) -> None:
-    """It disarms itself when Ruby itself says otherwise."""
+    """It disarms itself if Ruby itself contradicts them."""
     with (
         rubies.running(name, "methods/calls.rb") as running,
         Process(running.pid) as process,
@@ -44,7 +44,8 @@ def test_the_hook_keeps_them(name: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_tables(version: tuple[int, int]) -> None:
-    """None before 2.4, whose frames are otherwise; as the agent takes them after."""
+    """There are none before 2.4, whose frames differ. Later ones are in the agent's
+    form."""
     text = f"{version[0]}.{version[1]}.0"
     found = offsets_of(layout_from(table_for(text), text))
     if version < (2, 4):

@@ -1,4 +1,5 @@
-"""Ways to walk stacks that other kernels and programs need; this one has them, too."""
+"""Ways to walk stacks that other kernels and programs need. This kernel has them,
+too."""
 
 from __future__ import annotations
 
@@ -58,11 +59,11 @@ INSTRUCTION = struct.Struct("<BBhi")
 GET_STACK = INSTRUCTION.pack(0x85, 0, 0, 67)
 """The call of bpf_get_stack."""
 EFAULT_AS_RESULT = INSTRUCTION.pack(0xB7, 0, 0, -errno.EFAULT)
-"""What it leaves in r0 where it fails."""
+"""Result in r0 of a failed call."""
 MOST_AS_RESULT = INSTRUCTION.pack(0xB7, 0, 0, MOST_KERNEL_FRAMES * 8)
-"""What it leaves there of the deepest stacks."""
+"""Result in r0 for the deepest stacks."""
 _USERS = 26 * 8
-"""Place of ``users`` in ``struct scratch`` of ``stacks.c``."""
+"""Offset of ``users`` in ``struct scratch`` of ``stacks.c``."""
 
 
 @contextmanager
@@ -91,7 +92,7 @@ def sampling(
 def weights(
     target: Target, step: str, mode: SamplingMode, kernel_frames: bool = False
 ) -> Counter[tuple[str, str]]:
-    """Weights by the one of METHODS and the innermost frame, of a step."""
+    """Return the weights of a step by the method in METHODS and the innermost frame."""
     found: Counter[tuple[str, str]] = Counter()
 
     def add(sample: Sample) -> None:
@@ -112,9 +113,9 @@ Taken = Callable[[Sampling], None]
 
 
 def calls_of_getppid(before: Taken = lambda entered: None) -> tuple[int, int]:
-    """The weight of 1,000 calls in ``Events#ask``, and the number that failed.
+    """Return the weight of 1,000 calls in ``Events#ask``, and the number of failures.
 
-    before: is called once the sampling was entered
+    ``before`` is called once the sampling has been entered.
     """
     found: list[int] = []
 
@@ -156,7 +157,8 @@ def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Target("ruby", TARGETS / "stacks/off_cpu.rb")) as target:
         found = weights(target, "waits 0.6", SamplingMode.WALL)
     for method, reason in REASONS.items():
-        # It began later than what it waits for, on a busy machine by a while.
+        # The waiting thread begins later than the other one, on a busy machine by a
+        # while.
         assert found[method, reason] >= 0.3e9, found
     assert_burnt()
     with closing(Target("ruby", WALKED)) as target:
@@ -168,7 +170,7 @@ def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.rubies
 def test_frames_of_zjit_on_an_older_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without may_goto they are read from memory."""
+    """Without may_goto, they are read from memory."""
     monkeypatch.setattr(stack_walker, "_WAYS", stack_walker._WAYS[1:2])
     found: Counter[str] = Counter()
 
@@ -212,7 +214,7 @@ LACKS = {
     ),
     "ring": (sys_, "MAP_TYPE_RINGBUF", 1 << 20, "cannot create the BPF map ring"),
 }
-"""Features: what this kernel is asked for instead, which it has not; what is said."""
+"""Features, the missing ones that are queried instead, and the messages."""
 
 
 @pytest.mark.parametrize("feature", LACKS)
@@ -245,7 +247,8 @@ def test_a_kernel_without_uprobe_multi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("source", ["stacks.c", "events.c"])
 def test_no_instruction_of_linux_5_12(source: str) -> None:
-    """Until then a store had no operation: 0, which adds. May_goto is of 6.9."""
+    """Until then, a store had no operation: 0 means add. may_goto exists from 6.9
+    on."""
     flags = {"MAY_GOTO": 0, "SWITCHES": 1}
     for name, code in compile_program(source, flags).items():
         for at, (operation, _, _, immediate) in enumerate(
@@ -269,7 +272,7 @@ def test_no_instruction_of_linux_5_12(source: str) -> None:
 def test_a_kernel_that_gives_no_whole_stack(
     result: bytes, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Ruby stacks are kept, and it is said how many lack frames of the kernel's."""
+    """The Ruby stacks are kept, and a note counts those without kernel frames."""
     load, found = sys_.load_program, Counter[str]()
 
     def failing(kind: int, code: bytes, attach_type: int, name: str) -> int:
@@ -310,7 +313,7 @@ def test_programs_have_names_that_were_loaded_later() -> None:
         before = loaded_programs()
         found = {one: symbols.name(one + 8) for one in before}
         after = loaded_programs()
-    # Of those of other processes some may come and go meanwhile.
+    # Programs of other processes may come and go meanwhile.
     lasting = {one for one in before if before[one] == after.get(one)}
     assert lasting
     for one in lasting:
@@ -318,7 +321,7 @@ def test_programs_have_names_that_were_loaded_later() -> None:
 
 
 def loaded_programs() -> dict[int, str]:
-    """Names of the programs that run at switches, by their addresses."""
+    """Return the names of the programs that run at switches, by address."""
     listed = Path("/proc/kallsyms").read_text()
     rows = re.findall(r"^(\w+) t (bpf_prog_\w+_on_switch)\t", listed, re.MULTILINE)
     return {int(address, 16): name for address, name in rows}
@@ -328,8 +331,8 @@ def loaded_programs() -> dict[int, str]:
 def test_time_on_a_cpu_is_not_given_to_what_waits_afterwards(
     slept_before: bool,
 ) -> None:
-    """Threads wake to end, the main one since it is killed, later than a stack is known
-    that does not come again. No tick is due yet."""
+    """The threads wake to end, as the main one is killed, after the last stack is
+    known. No tick is due yet."""
     program = """
       $stdout.sync = true; puts "ready"; gets
       6.times { Thread.new { sleep 0.01 }.join }
@@ -373,7 +376,7 @@ def test_each_way_at_events(
 
 
 def use(scratches: int) -> Taken:
-    """Have runs of others that were preempted use scratch space on each processor."""
+    """Make preempted runs of other programs use scratch space on each CPU."""
 
     def take(entered: Sampling) -> None:
         assert entered.kernel is not None
@@ -396,7 +399,7 @@ def test_no_scratch_space_is_a_loss() -> None:
 
 
 def test_counts_wait_for_who_was_preempted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that says it counts in an epoch is waited for, but not for ever."""
+    """A program that reports counting in an epoch is awaited, but not forever."""
     monkeypatch.setattr(stack_walker, "_LONGEST_SETTLING_SECONDS", 0.05)
     waited: list[float] = []
 
@@ -417,7 +420,7 @@ def test_counts_wait_for_who_was_preempted(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_threads_that_are_found_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where libruby was opened later: the main one is known at once."""
+    """This is as if libruby was opened later: the main thread is known at once."""
     monkeypatch.setattr(tls, "distance", lambda memory, threads: 0)
     assert_burnt()
 
@@ -426,7 +429,7 @@ def test_threads_that_are_found_by_their_ids(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_fibers_hide_is_found_later(
     monkeypatch: pytest.MonkeyPatch, missed: int
 ) -> None:
-    """As where a thread goes from one fiber to another while it is looked at."""
+    """This is as if a thread switched fibers while it was read."""
     distance, looks = tls.distance, iter(range(missed))
     monkeypatch.setattr(
         tls,
@@ -450,7 +453,7 @@ def test_what_fibers_hide_is_found_later(
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_a_thread_that_is_stopped(is_early: bool) -> None:
-    """In the middle of Ruby code: no system call is what it waits in."""
+    """It is in the middle of Ruby code and does not wait in a system call."""
 
     def stop() -> int:
         os.kill(target.pid, signal.SIGSTOP)
@@ -474,7 +477,7 @@ def test_a_thread_that_is_stopped(is_early: bool) -> None:
             stopped = time.monotonic_ns() - since
             passes.finish()
         most = time.monotonic_ns() - before
-    marker = "(running, not sampled)"  # it ran for a moment, mostly without a tick
+    marker = "(running, not sampled)"  # it ran for a moment, usually without a tick
     assert found.keys() <= {"(stopped)", "(run queue)", "<main>", marker}
     assert stopped <= found["(stopped)"] <= most
 

@@ -1,4 +1,4 @@
-"""Children that cannot be read: with ``--subprocesses`` nobody chose them."""
+"""Unreadable children: with ``--subprocesses``, the user did not select them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Start = Callable[..., Target]
 
 @pytest.fixture
 def two(start: Start) -> Iterator[tuple[Targets, int, int]]:
-    """Targets of two processes, and their pids."""
+    """Targets of two processes, and their PIDs."""
     pids = [start("stacks/turning.rb", "0").pid for _ in range(2)]
     with closing(Targets.from_pids(pids, follow=True)) as targets:
         yield targets, pids[0], pids[1]
 
 
 def failing(whole: Callable[..., Any], pid: int) -> Callable[..., Any]:
-    """The same, but that it cannot read the process ``pid``."""
+    """Return the same, except that the process ``pid`` cannot be read."""
 
     def wrapper(process: Process, *arguments: Any) -> Any:
         if process.pid == pid:

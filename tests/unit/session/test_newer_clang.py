@@ -1,7 +1,7 @@
-"""BPF programs that a newer clang than this machine's compiled.
+"""BPF programs that were compiled by a newer clang than this machine's.
 
-Newer versions leave out more of what only the verifier needs. trixie's bcc has clang
-19, bookworm's has clang 14.
+Newer versions omit more code that only the verifier needs. trixie's bcc has clang 19,
+and bookworm's has clang 14.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def by_key(result: rbtrace_py.Result) -> dict[Any, int]:
 
 
 def test_probes() -> None:
-    """Every command without a filter, by each kind of key."""
+    """Run every command without a filter, by each kind of key."""
     workload = Target("ruby", "-I", LIB, TARGETS / "probes/workload.rb")
     with closing(workload) as target:
         pid = target.pid

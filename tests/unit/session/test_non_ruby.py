@@ -1,4 +1,4 @@
-"""When a process that is no Ruby is looked at again."""
+"""When a non-Ruby process is checked again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rbtrace_py.session.targets.non_ruby import NonRubyProcesses
 
 @dataclass
 class Made:
-    """A process, as far as this is asked for."""
+    """A fake process."""
 
     pid: int
     exe: str = "/bin/sh"

@@ -1,4 +1,4 @@
-"""The kernel's functions that are on a stack because a program of ours reads it."""
+"""Kernel functions that are on a stack because our own BPF program reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hits cost: those of the kernel's statistics, and a trap each."""
+"""The cost of hits: the programs' time in the kernel's statistics, and a trap each."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rbtrace_py.session.probes.cost import CostMeter
 
 
 class Ran:
-    """An engine whose program ran so often, and so long."""
+    """An engine whose program ran a given number of times, for a given time."""
 
     def __init__(self, runs: int, ns: int) -> None:
         self.run_time = lambda: (runs, ns)
 
 
 class Statistics:
-    """Those of a kernel that measures, or does not."""
+    """The statistics of a kernel that measures run time, or does not."""
 
     def __init__(self, is_on: bool) -> None:
         self.is_on = is_on
@@ -36,7 +36,8 @@ Measure = Callable[..., Any]
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
-    """The cost of two programs on the same sites, and of one of its own."""
+    """Return the cost of two programs on the same sites, and of one on a different
+    site."""
 
     def cost_with(trap: Callable[[object], float], is_on: bool = True) -> Any:
         monkeypatch.setattr(cost, "RunStatistics", lambda: Statistics(is_on))
@@ -51,7 +52,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measure:
 
 
 def test_programs_and_traps(measured: Measure) -> None:
-    """A site has one trap, however many programs are on it."""
+    """A site has one trap, however many programs are attached."""
     found = measured(lambda attacher: 400.0)
     assert (found.hits, found.ns) == (15, 4_000 + 6_000 + 1_000 + 15 * 400)
     assert found.elapsed_ns > 0
@@ -71,5 +72,6 @@ def test_what_is_not_known_is_not_said(measured: Measure) -> None:
 
 @pytest.mark.parametrize("attacher", [choose_attacher, PerfUprobes])
 def test_a_trap(attacher: Callable[[], Attacher], root: None) -> None:
-    """Into the kernel and back takes more than a turn of the loop without (0.4 ns)."""
+    """A trap into the kernel and back takes more than an empty turn of the loop (0.4
+    ns)."""
     assert trap_ns(attacher()) > 40

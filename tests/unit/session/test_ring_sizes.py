@@ -1,4 +1,4 @@
-"""Rings fit into the memory that their process has left."""
+"""Rings fit into the free memory of their process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a Ruby process is kept up with: little work where nothing changes."""
+"""Tracking a Ruby process: little work if nothing changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ruby(start: Start, root: None) -> RubyProcess:
 
 @pytest.fixture
 def listed(ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many threads each reading of the VM's list gave."""
+    """Return how many threads each reading of the VM's list returned."""
     found: list[int] = []
     threads = ruby.vm.threads
 
@@ -71,7 +71,7 @@ def test_a_stack_that_could_not_be_read_has_the_list_read(
 ) -> None:
     monkeypatch.setattr(ruby_process, "_SECONDS_BETWEEN_LISTS", 1e9)
     monkeypatch.setattr(ruby.vm, "sample_all", lambda threads: [None] * len(threads))
-    ruby._listing_ns = 10**15  # it is not yet time to ask which of them live
+    ruby._listing_ns = 10**15  # it is not time to check which of them are alive
     assert ruby.samples(SamplingMode.WALL) == []
     ruby.refresh()
     assert listed == [3]
@@ -83,7 +83,7 @@ def test_a_stack_that_could_not_be_read_has_the_list_read(
 
 
 def count_reads(ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that takes the kernel id of each thread whose stack is read."""
+    """Return a list that collects the kernel ID of each thread whose stack is read."""
     found: list[int] = []
     sample, sample_all = ruby.vm.sample, ruby.vm.sample_all
 
@@ -147,7 +147,8 @@ def fail(threads: list[VmThread]) -> list[Walked | None]:
 def test_a_thread_with_the_gvl_is_read_each_time(
     ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread may have the GVL by now, which its own memory does not tell."""
+    """Another thread may have the GVL by now, which the thread's own memory does not
+    show."""
     first = ruby.samples(SamplingMode.WALL)
     track = ruby.vm._track(first[0].thread.address)
     track.walked = track.walked._replace(state=ThreadState.RUNNING)
@@ -162,20 +163,20 @@ def test_a_stack_is_read_again_after_its_code_was_checked(
     ruby.samples(SamplingMode.WALL)
     ruby.samples(SamplingMode.WALL)
     read.clear()
-    ruby.vm._tree.generation += 1  # some code is another one
+    ruby.vm._tree.generation += 1  # some code is different
     ruby.samples(SamplingMode.WALL)
     assert len(read) == 3
 
 
 @pytest.fixture(params=ours.EACH)
 def brief(request: pytest.FixtureRequest, root: None) -> Iterator[ours.Running]:
-    """A Ruby with a main thread, and one that another takes the place of."""
+    """A Ruby with a main thread, and a second thread that is replaced by another."""
     with ours.running(request.param, "stacks/brief.rb") as running:
         yield running
 
 
 def depths(ruby: RubyProcess) -> list[int]:
-    """Calls of deep on the stack of each thread that has any."""
+    """Return the calls of deep on the stack of each thread that has any."""
     stacks = [sample.stack.frames for sample in ruby.samples(SamplingMode.WALL)]
     found = [sum(frame.name == "Object#deep" for frame in frames) for frames in stacks]
     return [depth for depth in found if depth]
@@ -188,7 +189,7 @@ def test_threads_that_come_and_go_between_two_looks_are_sampled(
         seen = [depths(ruby)]
         for _ in range(8):
             assert brief.target.step("next") == "done"
-            ruby._listing_ns = 0  # however long it took, it is time
+            ruby._listing_ns = 0  # it is time, however long the step took
             seen.append(depths(ruby))
         assert seen == [[number] for number in range(1, 10)]
         assert ruby.take_failed() == 0
@@ -202,7 +203,7 @@ def test_a_thread_that_has_ended_is_no_loss(
         monkeypatch.setattr(ruby.vm, "has_other_threads", lambda: False)
         assert brief.target.step("next") == "done"
         ruby._listing_ns = 0
-        assert depths(ruby) in ([], [2])  # its memory may be the next one's
+        assert depths(ruby) in ([], [2])  # its memory may belong to the next thread
         assert ruby.take_failed() == 0
 
 
@@ -219,7 +220,7 @@ def test_a_thread_is_known_while_ruby_keeps_its_kernel_thread(root: None) -> Non
     ):
         before = dict(ruby.threads_by_tid)
         target.step("end")
-        ruby._listing_ns = 0  # however long it took, it is time
+        ruby._listing_ns = 0  # it is time, however long the step took
         ruby.find_threads()
         assert {thread.name for thread in ruby.threads} == {""}
         ruby.refresh()
@@ -244,7 +245,7 @@ def test_lists_take_a_bounded_part_of_the_time(
 
 
 def wait_until_asleep(pid: int, tids: set[int]) -> None:
-    """A thread that falls asleep can tell nobody of it."""
+    """Wait until a thread sleeps, which it cannot report itself."""
     for tid in tids:
         await_state(pid, "S", tid)
 
@@ -252,9 +253,9 @@ def wait_until_asleep(pid: int, tids: set[int]) -> None:
 def test_who_slept_when_paused_is_no_cpu_sample(
     start: Start, root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pause wakes all: on a busy machine they are ready to run for long after.
+    """A pause wakes all threads. On a busy machine, they are runnable long afterwards.
 
-    Another pause in that time would not find them where they slept.
+    Another pause in that time would not find them asleep.
     """
     target = start("stacks/states.rb", "1")
     target.wait_until_it_reads()
@@ -301,7 +302,7 @@ def test_states(
 
 @pytest.fixture
 def no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a Ruby have its VM and no names yet."""
+    """Let a Ruby have its VM but no names yet."""
     whole = ruby_process.attach
 
     def without(process: Process, *given: Any) -> Attached:
@@ -314,7 +315,7 @@ def no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_ruby_without_names_is_waited_for_however_old_its_process_is(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have begun as another program: of the time of an exec nothing tells."""
+    """It may have been another program before: the time of an exec is unknown."""
     monkeypatch.setattr(Process, "age", 1000.0)
     with Process(start("stacks/states.rb", "0").pid) as process:
         with pytest.raises(VmNotStarted, match="is still starting"):
@@ -328,7 +329,7 @@ def test_a_ruby_without_names_is_waited_for_however_old_its_process_is(
 def test_a_thread_that_fell_asleep_before_its_stack_was_read_is_no_sample(
     others: int, ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel saw it on a CPU, some microseconds before."""
+    """The kernel saw it on a CPU some microseconds before."""
     napping = next(one for one in ruby.threads if one.name == "napping")
     main = next(one for one in ruby.threads if one.is_main)
     seen = {napping.tid, *([main.tid] if others else [])}
@@ -344,7 +345,7 @@ def test_a_thread_that_fell_asleep_before_its_stack_was_read_is_no_sample(
 def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
     start: Start, root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Samples from before are kept."""
+    """Earlier samples are kept."""
     target = start("stacks/turning.rb", "0")
     options = SamplingOptions(mode=SamplingMode.WALL)
     samples: list[Sample] = []
@@ -367,7 +368,7 @@ def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
 
 @pytest.fixture
 def sampling(start: Start, root: None) -> Iterator[Sampling]:
-    """One process with one thread, sampled from memory in mode wall."""
+    """A sampling of one process with one thread, from memory in wall mode."""
     target = start("stacks/turning.rb", "0")
     options = SamplingOptions(mode=SamplingMode.WALL, engine=EngineChoice.MEMORY)
     with (

@@ -1,4 +1,4 @@
-"""The sampler's rhythm, by a clock that only sleeping and work move."""
+"""The sampler's timing, with a clock that only sleeping and work move."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 def rounds(rate: float, work: int, until: int) -> tuple[list[int], Statistics]:
-    """Return when each round began, of rounds that take ``work`` ns."""
+    """Return when each pass began, if each takes ``work`` ns."""
     clock, statistics = Clock(), Statistics()
     beat = SampleTimer(rate, statistics, clock, clock.sleep)
     begun = []
@@ -73,7 +73,7 @@ def test_a_pass_that_is_due_later_does_not_begin() -> None:
 
 
 def test_a_pass_that_is_delayed_beyond_the_end_still_begins() -> None:
-    """Without it, the time since the pass before would have no sample."""
+    """Without it, the time since the previous pass would have no sample."""
     clock, statistics = Clock(), Statistics()
     timer = SampleTimer(100, statistics, clock, lambda _: clock.sleep(0.08))
     assert [timer.wait(50 * MS), timer.wait(50 * MS)] == [True, False]

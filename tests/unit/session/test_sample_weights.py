@@ -1,4 +1,4 @@
-"""Weights of samples in modes cpu and wall."""
+"""Weights of samples in cpu and wall mode."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ THREAD = RubyThread(PID, TID, 0x1000, "worker")
 WORK, REST = stack("Job#work@/app/job.rb:4"), stack("Job#rest@/app/job.rb:9")
 PERIOD = 100
 MOVING = RubyThread(PID, None, 0x2000, "moving")
-"""An M:N thread: its kernel thread may be another one in each pass."""
+"""An M:N thread: its kernel thread may differ between passes."""
 
 
 class Clocks:
-    """The kernel's times of the one thread of a process, in ns."""
+    """The kernel's times of a process's only thread, in ns."""
 
     def __init__(self, ran: int = 0, delay: int = 0) -> None:
         self.process = SimpleNamespace(pid=PID, cpu_ns=ran)
@@ -40,7 +40,8 @@ class Clocks:
 
 
 def samples(running: int, sleeping: int, thread: RubyThread = THREAD) -> list[Seen]:
-    """Samples of a thread on the kernel thread TID, in the order of their numbers."""
+    """Return samples of a thread on the kernel thread TID, in the order of their
+    numbers."""
     states = [ThreadState.RUNNING] * running + [ThreadState.SLEEPING] * sleeping
     return [
         Seen(
@@ -145,7 +146,7 @@ def test_mn_threads_share_the_run_time_of_their_kernel_thread(
 def test_a_thread_that_ended_ran_as_its_samples_tell(
     mode: SamplingMode, clocks: Clocks
 ) -> None:
-    """Each was ready to run for a period, but another process had the CPU as long."""
+    """Each was runnable for a period, but another process had the CPU for as long."""
     weights = begun(mode, clocks)
     clocks.has_ended = True
     batch = samples(10, 0)
@@ -184,7 +185,8 @@ def test_a_thread_without_ruby_that_ended_is_not_missing(clocks: Clocks) -> None
 
 
 def test_missing_time_of_a_process_that_ended(clocks: Clocks) -> None:
-    """Samples since the clocks were read last do not count: the clocks lack them."""
+    """Samples since the last reading of the clocks do not count: the clocks lack
+    them."""
     weights = begun(SamplingMode.CPU, clocks)
     clocks.ran += 250
     clocks.process.cpu_ns += 900

@@ -1,4 +1,4 @@
-"""Targets that end in the moment in which sampling begins."""
+"""Targets that end just as sampling begins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Start = Callable[..., Target]
 
 
 def listed(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> Targets:
-    """List processes as alive that end right after."""
+    """List processes as alive that end immediately afterwards."""
     all_of_them = list(targets.processes.values())
 
     def alive() -> list[Process]:

@@ -1,4 +1,4 @@
-"""Sampling passes as a session: how far ``advance`` goes."""
+"""Sampling passes as a session: how far ``advance`` runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THREADS = [RubyThread(ENDED, tid, tid, "") for tid in (10, 11)]
 
 
 class TwoThreads:
-    """A sampling whose every pass has two samples of a process that has ended."""
+    """A sampling in which each pass has two samples of a process that has ended."""
 
     options = SamplingOptions(rate=1000, mode=SamplingMode.CPU)
     rubies = ()
@@ -35,7 +35,7 @@ class TwoThreads:
             add(Sample(now, thread, ThreadState.RUNNING, Stack(())))
 
     def refresh(self) -> None:
-        """Nothing comes or goes."""
+        """No process comes or goes."""
 
 
 def passes(sampling: TwoThreads, taken: list[Sample]) -> SamplingPasses:
@@ -50,7 +50,7 @@ def test_a_pass_is_whole_where_it_has_enough() -> None:
     assert sampling.statistics.rounds == 2
     assert sampling.statistics.ended_ns > 0
     session.finish()
-    # Nothing tells how long the threads ran: each sample weighs a period.
+    # How long the threads ran is unknown, so each sample weighs a period.
     assert [(one.thread.tid, one.weight) for one in taken] == [
         (10, 1_000_000),
         (11, 1_000_000),
@@ -71,12 +71,12 @@ def test_a_pass_shortly_before_its_time_is_the_last() -> None:
     session = passes(sampling, taken)
     session.advance(until, None)
     session.finish()
-    # On a busy machine the time may be over before the first.
+    # On a busy machine, the time may be over before the first sample.
     assert len(taken) <= 2
 
 
 class HalfAsleep(TwoThreads):
-    """The same in mode wall; the second of the threads sleeps."""
+    """The same in wall mode. The second thread sleeps."""
 
     options = SamplingOptions(rate=1000, mode=SamplingMode.WALL, idle=False)
 
@@ -96,7 +96,7 @@ def test_threads_that_sleep_are_left_out_and_not_counted() -> None:
 
 
 class Flooded:
-    """A kernel with more stacks than can be named, and so for ever."""
+    """A kernel that forever has more stacks than can be named."""
 
     seen = 0
     is_changing = False
@@ -119,7 +119,7 @@ class Flooded:
 def test_the_time_is_kept_where_names_are_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And what takes in all that came is put off, but not for ever."""
+    """Collecting all arrived stacks is postponed, but not forever."""
     sampling = cast(Sampling, SimpleNamespace(rubies=[], events=None))
     kernel, now = Flooded(), [100.0]
 

@@ -1,4 +1,4 @@
-"""Words and files that choose methods."""
+"""Words and files that select methods."""
 
 from __future__ import annotations
 

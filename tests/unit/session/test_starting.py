@@ -1,4 +1,4 @@
-"""How long a program that a sampler started is waited for."""
+"""How long the tracer waits for a program that it started."""
 
 from __future__ import annotations
 

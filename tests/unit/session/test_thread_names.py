@@ -1,4 +1,4 @@
-"""Names of threads: of each process its own, also where numbers are the same."""
+"""Names of threads: each process has its own, even if thread numbers are equal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rbtrace_py.session.methods.thread_names import ThreadNames
 
 
 class Made:
-    """An armed agent, as far as this is asked for."""
+    """A fake armed agent."""
 
     def __init__(self, **names: int) -> None:
         self.found = {tid: name for name, tid in names.items()}
@@ -38,7 +38,7 @@ def test_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     one.found[71] = two.found[71] = "late"
     two.ended = RbtraceError("ended")
     names.learn_again([(4, armed(one)), (5, armed(two))])
-    # Who has ended is not asked.
+    # The names of ended threads are not requested.
     assert {thread for thread in known if thread[1] == 71} == {(4, 71)}
 
 

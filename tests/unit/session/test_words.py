@@ -1,4 +1,4 @@
-"""Words that mean probes, and what is said of those that mean none."""
+"""Words that select probes, and the errors for words that do not."""
 
 from __future__ import annotations
 
