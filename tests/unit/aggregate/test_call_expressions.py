@@ -1,4 +1,4 @@
-"""Values of expressions, from what the target wrote of them."""
+"""Values of expressions, from the bytes that the target wrote."""
 
 from __future__ import annotations
 

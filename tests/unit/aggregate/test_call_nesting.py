@@ -65,7 +65,7 @@ def test_an_entry_ends_what_is_as_deep() -> None:
 
 
 def test_a_return_ends_what_is_deeper() -> None:
-    """When the last was seen of it: what came then nobody knows."""
+    """They end when they were last seen. Later events are unknown."""
     records = [
         (1, 1, 0, ENTRY, 0),
         (2, 2, 1, ENTRY, 0),
@@ -80,7 +80,7 @@ def test_a_return_ends_what_is_deeper() -> None:
 
 
 def test_a_return_of_another_method() -> None:
-    """Its entry was lost, and so was the return of what was open."""
+    """Its entry was lost, and so was the return of the open call."""
     records = [(1, 1, 0, ENTRY, 0), (5, 2, 0, RETURN, 0)]
     assert told(records) == [("ENDED", 1, 0, 0), ("RETURNED", 2, 0, None)]
 

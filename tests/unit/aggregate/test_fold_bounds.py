@@ -1,4 +1,4 @@
-"""Recordings of ever new threads take no more memory than a bound."""
+"""Recordings in which threads keep changing need bounded memory."""
 
 from __future__ import annotations
 

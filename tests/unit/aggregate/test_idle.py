@@ -111,7 +111,7 @@ def test_not_idle(inner: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["Thread#join", "Kernel#sleep", "IO#wait_readable"])
 def test_a_gem_alone_with_itself(name: str) -> None:
-    """Puma's reaper, its main thread, and its cluster, in nobody else's code."""
+    """Puma's reaper, its main thread, and its cluster call no other code."""
     inner = f"c!{name}@{GEM}:1"
     assert idle(POOL, inner)
     assert idle(POOL, inner, "m!(sleep)")

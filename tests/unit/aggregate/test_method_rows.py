@@ -51,7 +51,7 @@ def test_methods_of_one_name_from_two_places() -> None:
 
 
 def test_by_class_and_pid_there_is_no_total() -> None:
-    """One method may call the other; what is their own adds up."""
+    """One method may call the other, but their own times add up."""
     rows = [row(TOTAL, [10, 20]), row(FIND, [5], pid=2)]
     by_class = groups(*rows, by="class")
     group = by_class["Order"]
@@ -62,7 +62,7 @@ def test_by_class_and_pid_there_is_no_total() -> None:
 
 
 def test_collections_have_a_total_by_pid() -> None:
-    """None is inside another."""
+    """Collections are never nested."""
     gc = CalledMethod(MethodKind.GC, None, False, None)
     (group,) = group_rows([row(gc, [2, 3])], {MethodKind.GC: "gc"}, "pid", True)
     assert (group.has_total, group.total) == (True, 4)

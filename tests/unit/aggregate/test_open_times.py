@@ -38,14 +38,14 @@ def test_one_that_ended_between_the_two_looks() -> None:
 
 
 def test_one_that_never_ended() -> None:
-    """Its process is left alone; what comes later has nothing to do with it."""
+    """Its process is released. Later times do not belong to it."""
     times = OpenTimes()
     assert due(times, [], stack(b"a", 3)) == 3
     assert due(times, []) == due(times, []) == 0
     assert due(times, [stack(b"a", 9)]) == 9
 
 
-# Steps of two stacks: how long each goes on, and whether it ends then.
+# Steps of two stacks: the length of each, and whether it ends then.
 steps = st.lists(st.tuples(st.sampled_from(KEYS), st.integers(1, 9), st.booleans()))
 
 
@@ -73,7 +73,7 @@ def test_all_is_counted_once(taken: list[tuple[bytes, int, bool]]) -> None:
 def test_a_thread_s_times_that_are_told_in_parts(
     lengths: list[int], looks: list[int]
 ) -> None:
-    """Whenever they are looked at meanwhile, what is told of them is their sum."""
+    """Whenever they are read, the reported parts add up to the whole."""
     told, found = ToldTimes(), 0
     looks = sorted(looks)
     since = 100
@@ -88,7 +88,7 @@ def test_a_thread_s_times_that_are_told_in_parts(
 
 
 def test_threads_that_ended_are_forgotten() -> None:
-    """Those of the last two readings are known: a time may end between two."""
+    """The threads of the last two readings are kept: a time may end between the two."""
     told = ToldTimes()
     for number in range(1000):
         told.tell([stack(b"a", 10)._replace(time_ns=30, tid=number)])
@@ -96,7 +96,7 @@ def test_threads_that_ended_are_forgotten() -> None:
 
 
 def test_a_time_that_ended_before_it_is_read() -> None:
-    """Its record comes after the next time of its thread was told of."""
+    """Its record arrives after the next time of its thread was reported."""
     told = ToldTimes()
     (first,) = told.tell([stack(b"a", 10)._replace(time_ns=30)])
     assert first.weight == 10
@@ -104,7 +104,7 @@ def test_a_time_that_ended_before_it_is_read() -> None:
 
 
 def test_a_time_that_was_told_of_before_the_next_one() -> None:
-    """Where two readings come at once: the record of what ended comes after both."""
+    """Two readings arrive at once: the record of the ended time follows both."""
     told = ToldTimes()
     told.tell([stack(b"a", 10)._replace(time_ns=30)])
     (next_,) = told.tell([stack(b"b", 3)._replace(time_ns=45)])

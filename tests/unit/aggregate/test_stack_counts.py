@@ -78,7 +78,7 @@ def test_memory_is_bounded_and_what_has_no_room_is_other(
 
 
 def test_threads_are_forgotten_before_stacks() -> None:
-    """A server with a thread a request: who it was is lost, what it did is not."""
+    """A server with one thread per request loses the threads, not their stacks."""
     counts = StackCounts(max_rows=20)
     for number in range(1000):
         thread = RubyThread(1, number, number, "")
@@ -101,7 +101,7 @@ def test_a_full_tree_still_counts_what_it_knows() -> None:
 
 
 def test_frames_are_bounded_as_stacks_are() -> None:
-    """A program that makes code without end has ever new ones."""
+    """A program that keeps creating code has new frames all the time."""
     tree = StackTree(max_nodes=3)
     assert tree.node([frame("a"), frame("b"), frame("c")]) == 3
     for number in range(100):

@@ -1,4 +1,4 @@
-"""Spans, sums and CPU time of calls, of what a scheduler did."""
+"""Spans, sums, and CPU time of calls, from the scheduler's events."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_thread_s_life() -> None:
         ("S", (ON, ""), (5, 10, "sleeping", None)),
         ("S", (WOKEN, ""), (5, 10, "sleeping", None)),
         ("D", (WOKEN, ""), (5, 10, "disk", None)),
-        # It was read a moment later than 5: what comes first says what was then.
+        # It was read slightly after 5. The first event shows the state at that time.
         ("S", (OFF, "S"), (5, 10, "running", 2)),
         ("R", (OFF, "S"), (5, 10, "running", 2)),
         ("R", (ON, ""), (5, 10, "runnable", None)),
@@ -267,7 +267,7 @@ def test_what_ends_with_its_process_or_comes_again(
         cpu.feed(Switch(PID, tid, 0, ON))
     cpu.feed(Switch(PID + 1, 70, 0, ON))
     cpu.feed(Switch(PID, 70, 5, OFF, "X"))
-    # A new thread with the number of one that has ended.
+    # A new thread has the number of an ended one.
     cpu.feed(Switch(PID, 70, 6, ON))
     cpu.feed(Switch(PID, 71, 7, OFF, "X"))
     assert (PID, 70) in cpu._threads

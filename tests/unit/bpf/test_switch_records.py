@@ -75,7 +75,7 @@ def test_states(state: int, letter: str) -> None:
 
 
 def test_a_turn_that_began_without_a_word() -> None:
-    """How long it ran is told by the thread's own count."""
+    """The thread's own counter shows how long it ran."""
     first = record(SwitchKind.OFF, 30, ran=110)
     assert told(first, record(SwitchKind.OFF, 90, ran=150))[1:] == [
         (SwitchKind.ON, 50, "", 3),
@@ -101,7 +101,7 @@ def test_a_turn_that_began_without_a_word() -> None:
         "",
         3,
     )
-    # Of one that was found it is not known whether it was on a CPU.
+    # It is unknown whether a thread that was found was on a CPU.
     assert [t[0] for t in told(record(SwitchKind.OFF, 90, ran=150))] == [SwitchKind.OFF]
 
 
@@ -115,7 +115,7 @@ def test_what_is_lost_is_told_behind_what_came_before() -> None:
     assert found == [
         (SwitchKind.OFF, 30, "R", 3),
         (SwitchKind.LOST, 30, "", 4),
-        # What it was between the two is not known.
+        # The state between the two is unknown.
         (SwitchKind.OFF, 90, "R", 3),
         (SwitchKind.ON, 95, "", 3),
         (SwitchKind.LOST, 95, "", 1),
@@ -137,7 +137,7 @@ def test_a_process_that_is_not_watched_any_more() -> None:
     assert len(list(reader.read(record(SwitchKind.ON, 10)))) == 1
     reader.forget(PID)
     assert list(reader.read(record(SwitchKind.OFF, 20, own=0))) == []
-    # Another thread may have its id by then, and another id of its own.
+    # Another thread may have its ID by then, and it may have another ID.
     reader.watched.add(PID)
     (found,) = reader.read(record(SwitchKind.ON, 30, own=9))
     assert found.tid == 9

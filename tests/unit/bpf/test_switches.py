@@ -46,8 +46,8 @@ BURN_NS, THREAD_NS = 200_000_000, 50_000_000
 def near(cpu_ns: int) -> int:
     """Return how far the times of switches may be from the scheduler's own count.
 
-    A thread's time begins when the scheduler begins to look for whom to run, the
-    switch is told after; a hypervisor may take the CPU in between.
+    A thread's time begins when the scheduler starts to choose it. The switch is
+    reported later, and a hypervisor may take the CPU in between.
     """
     return 5_000_000 + cpu_ns // 20
 
@@ -91,9 +91,10 @@ def sums(found: list[Switch]) -> dict[tuple[int, int], ThreadTimes]:
 
 
 def taken_until_ended(switches: ContextSwitches, tids: list[int]) -> list[Switch]:
-    """All that happened until the threads have left their CPUs for good.
+    """Take all switches until the threads have left their CPUs and ended.
 
-    join returns before: Python's part of the thread has ended then, the kernel's not.
+    join returns earlier: Python's part of the thread has ended by then, the kernel's
+    has not.
     """
     found: list[Switch] = []
     left = set(tids)

@@ -45,7 +45,7 @@ def steps() -> Iterator[RingStep]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Switches are told before the calls, and names are known with the latter."""
+    """Switches are reported before the calls, and names arrive with the calls."""
     path = tmp_path / "a.rbrec"
     names: dict[tuple[int, int], str] = {}
     switches = [
@@ -125,7 +125,7 @@ def test_switches_of_the_threads_that_are_asked_for(path: Path) -> None:
 
 
 def test_each_line_has_its_thread_where_there_are_several(path: Path) -> None:
-    """From the first line on: who reads it knows who comes later."""
+    """This holds from the first line on, as the reader knows which threads follow."""
     lines = [line.split() for line in report(path).splitlines()]
     assert lines == [
         [str(tid), "A#a", "<1.00", "µs>"] for tid in TIDS for _ in range(2)

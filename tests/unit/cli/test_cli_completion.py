@@ -1,4 +1,4 @@
-"""Completion: the scripts, and what they ask the command for."""
+"""Completion: the scripts, and their requests to the command."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from rbtrace_py.model.stacks import RubyThread, Stack, ThreadState
 
 
 def dumps_but(pid: int, error: RbtraceError) -> Callable[..., Dump]:
-    """Return what reads every process but that one."""
+    """Return a function that reads every process but one."""
 
     def dump(process: Process, _: object) -> Dump:
         if process.pid == pid:

@@ -98,7 +98,8 @@ def test_version(say: Callable) -> None:
 
 
 def options_of(say: Callable, name: str) -> str:
-    """Return what stands below its help's text, which may speak of others' options."""
+    """Return the options listed below the help's text, which may mention other
+    commands' options."""
     return say(name, "--help").out.partition("Options:\n")[2]
 
 

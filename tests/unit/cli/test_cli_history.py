@@ -1,4 +1,4 @@
-"""History of what was typed: kept for its user, and nobody else."""
+"""The history of typed lines: it is readable only by its user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that click declares are read: one that nobody reads does nothing."""
+"""The code reads each option that click declares: an unread option has no effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TARGET = {field.name for field in fields(TargetOptions)}
 
 
 def imported(name: str, seen: dict[str, ast.Module]) -> dict[str, ast.Module]:
-    """The code of a module of ``cli/``, and of those of it that it imports."""
+    """Return the code of a module of ``cli/`` and of the modules there that it
+    imports."""
     path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
     if name in seen or not path.is_file():
         return seen

@@ -382,7 +382,7 @@ def test_a_diff_of_two_engines_says_so(folder: Path) -> None:
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_every_format_says_how_many_were_idle(folder: Path, format_: str) -> None:
-    """To who asked for it, and in what has a place for it."""
+    """The number is printed on request, and in formats that have a place for it."""
     record_idle(folder / "idle.rbrec")
     words = ("idle.rbrec", "--format", format_, "-o", "out")
     done = report(*words, folder=folder)

@@ -1,4 +1,4 @@
-"""Words that make no sense: an exit code, what is wrong, what to do."""
+"""Invalid words on the command line: the exit code, the error, and the hint."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class Terminal(io.StringIO):
 
 
 def put(file: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Not in a fixture: pytest sets the streams anew before the test itself."""
+    """This is not a fixture, because pytest replaces the streams before the test
+    itself."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", file)
     return file

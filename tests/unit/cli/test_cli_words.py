@@ -102,7 +102,7 @@ def test_pids() -> None:
 
 
 def invoked(monkeypatch: pytest.MonkeyPatch, verb: str, *words: str) -> dict[str, Any]:
-    """Return what a command's function would be called with."""
+    """Return the arguments with which a command's function would be called."""
     seen: dict[str, Any] = {}
 
     class FakeTargets(Targets):
