@@ -52,7 +52,8 @@ def stack(stream: int, number: int, tid: int) -> list[tuple[int, CallRecord]]:
 
 
 def test_values() -> None:
-    """Where a call begins, and where it is one line; never on its last one."""
+    """They are printed where a call begins, or on its only line, and never on its
+    last one."""
     values = (("self", '"a\\n\x1b[1m…'), ("@b", "1\u202e"))
     nesting = CallNesting()
     made = CallLines(CallsForm(durations=False), PLAIN)
@@ -223,7 +224,8 @@ def test_by_thread() -> None:
 
 
 def test_by_thread_in_containers() -> None:
-    """Nobody has the name of another's thread; what was cut says whose it is, too."""
+    """No thread gets the name of another process's thread. Truncated output also
+    names its thread."""
     nesting = CallNesting()
     records = [*stack(0, 1, 71), (0, (0, 0, 0, ENTRY, 0))]
     events = [event for s, record in records for event in nesting.feed(s, record)]

@@ -1,4 +1,4 @@
-"""How much each thread was on a CPU, as people and programs read it."""
+"""Each thread's time on a CPU, for users and for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dump as lines: what there is room for, and what is left out of it."""
+"""A dump as lines: their limits, and the parts left out of them."""
 
 from __future__ import annotations
 

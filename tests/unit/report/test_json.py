@@ -153,7 +153,7 @@ DOCUMENTS = [
 
 
 def ordered(found: object) -> object:
-    """Dicts as pairs, since their order is part of what is promised."""
+    """Return dicts as pairs, because the order of keys is guaranteed."""
     if isinstance(found, dict):
         return [(name, ordered(value)) for name, value in found.items()]
     return [ordered(each) for each in found] if isinstance(found, list) else found

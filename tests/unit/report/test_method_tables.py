@@ -49,7 +49,7 @@ def names(sort: str) -> list[str]:
 
 @pytest.mark.parametrize("command", ["latency", "count"])
 def test_names_are_whole_where_programs_read_them(command: str) -> None:
-    """All columns stand below each other, however long a name is."""
+    """All columns are aligned, however long a name is."""
     name = "Shop::Checkout::" + "Nested::" * 12 + "Order"
     found = result([row(name, "total", [MS], MS), ROWS[0]], command)
     report = methods_report if command == "latency" else counts_report
@@ -89,7 +89,7 @@ def test_calls_that_never_returned() -> None:
 
 
 def test_calls_that_are_still_running() -> None:
-    """The notes tell of them; a row, and a column, is for what is known of others."""
+    """The notes mention them. A row or a column appears only for completed calls."""
     method = CalledMethod(MethodKind.RUBY, "Report", False, "run", "/a.rb", 3)
     rows = [*ROWS[:1], MethodRow(1, method, 1)]
     found = replace(result(rows), counters={"abandoned": 0, "running": 1})

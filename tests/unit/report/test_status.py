@@ -1,4 +1,4 @@
-"""The line that says what goes on."""
+"""The status line, which shows the progress."""
 
 from __future__ import annotations
 

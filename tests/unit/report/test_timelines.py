@@ -25,7 +25,8 @@ METHODS = [
 
 
 def told() -> list[ReportedCall]:
-    """Two stacks; a call with a C call and a collection in it, one that goes on."""
+    """Two stacks: a call with a C call and a collection in it, and an unfinished
+    call."""
     records: list[tuple[int, CallRecord]] = []
     for stream in (0, 1):
         records += [

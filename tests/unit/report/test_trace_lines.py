@@ -1,4 +1,4 @@
-"""A line an event, and templates."""
+"""Events printed one per line, and templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What threads wait for, in words that fit into a terminal."""
+"""The reasons of threads' waits, in words that fit on a terminal."""
 
 from __future__ import annotations
 
