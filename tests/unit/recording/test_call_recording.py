@@ -1,4 +1,4 @@
-"""Recordings of calls: what was written is read again, whole or in part."""
+"""Recordings of calls: written data is read back, whole or in part."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def write(
 
 
 def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
-    """Asked for once a thread, when it first does something."""
+    """The name is requested once per thread, at its first event."""
     path = tmp_path / "a.rbrec"
     names: dict[Thread, str] = {}
     asked: list[Thread] = []
@@ -202,7 +202,7 @@ def test_switches_are_read_where_they_are_wanted(
     assert recording.names == {(4, 70): "worker", (4, 71): ""}
     assert plain(recording) == plain(reported())
     assert recording.has_switches()
-    # What happened before a call stands before it in the file.
+    # Events before a call precede it in the file.
     assert found[:3] == SWITCHES[:3]
 
 
@@ -236,7 +236,7 @@ def test_switches_are_not_kept(tmp_path: Path) -> None:
 
 
 def made(kind: type) -> int:
-    """How many of these there are."""
+    """Return the number of live objects of a type."""
     return sum(isinstance(each, kind) for each in gc.get_objects())
 
 

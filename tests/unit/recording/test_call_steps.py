@@ -1,4 +1,4 @@
-"""Recordings of calls as rings have them: what is read is what was seen live."""
+"""Recordings of calls from rings: the events read back equal those seen live."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def write(
     switches: Iterable[Switch] = (),
     most: int = 0,
 ) -> None:
-    """Names come in the last step, behind what they are of."""
+    """Write the steps. Names come in the last one, after their first use."""
     waiting = [list(switches)]
     with CallsWriter(
         path,
@@ -155,7 +155,7 @@ def test_only_so_many_calls(tmp_path: Path) -> None:
 
 
 def test_what_is_open_ends_with_the_file(tmp_path: Path) -> None:
-    """Also where nobody closed it: each call that began has an end."""
+    """Each call that began has an end, even if the writer was not closed."""
     path = tmp_path / "a.rbrec"
     given_ = steps(RECORDS)
     write(path, given_)

@@ -265,7 +265,7 @@ def test_a_clock_that_is_set_back(path: Path) -> None:
     writer = RecordingWriter(path, META)
     for at in (200, 0, 1, 2, 150):
         writer.add(sample("a", at=at))
-    # As if it was killed now: what came in the last second is missing.
+    # This simulates a kill at this moment: the last second is missing.
     assert [s.time_ns for s in Recording(path)] == [
         START + 10_000_000 * at for at in (200, 0, 1, 2, 150)
     ]

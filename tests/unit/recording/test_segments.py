@@ -87,7 +87,7 @@ def named(found: RecordedStep) -> RecordedStep:
 
 
 def test_each_segment_says_all_that_it_needs(tmp_path: Path, make: Make) -> None:
-    """Names, threads and stacks were said in the first one alone."""
+    """The names, threads, and stacks were otherwise only in the first one."""
     steps = [step(stack_of(0) + tree(2_000), stack_of(1) + tree(2_100))]
     steps += [step(tree(3_000 * n), tree(3_000 * n + 100)) for n in range(1, 4)]
     writer = make()
@@ -125,7 +125,7 @@ def test_threads_that_came_and_went(tmp_path: Path, make: Make) -> None:
 
 
 def test_a_tree_is_not_cut(tmp_path: Path, make: Make) -> None:
-    """Unless it goes on for as long as a segment has."""
+    """An exception is a tree that lasts as long as a segment."""
     first, second = tree(2_000)[:2], tree(2_000)[2:]
     writer = make()
     writer.tell(named(step(stack_of(0) + first)), 0)
@@ -251,7 +251,7 @@ def test_a_full_disk(small_disk: Path) -> None:
 
 
 def test_a_disk_that_others_filled(small_disk: Path) -> None:
-    """There is nothing to delete: it ends as any writer does."""
+    """The recorder has no segment to delete, so it ends as any writer does."""
     (small_disk / "theirs").write_bytes(bytes(120 << 10))
     with pytest.raises(OSError, match="No space left"):
         fill(small_disk)
@@ -267,7 +267,7 @@ def test_those_that_are_too_old_go(tmp_path: Path, make: Make) -> None:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """By one that begins in the same second, or when the clock was set back."""
+    """A recorder may start in the same second, or after the clock was set back."""
     times = (5, 5, 5, 3, 3, 9)
     folder = tmp_path / "restarted"
     for number, seconds in enumerate(times):
@@ -282,7 +282,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_numbers_begin_anew(tmp_path: Path) -> None:
-    """A seventh digit would make a segment that nobody reads, or deletes."""
+    """A segment with a seventh digit would never be read or deleted."""
     (tmp_path / "19700101T000000-900000.rbrec").touch()
     for now in (0, 0, SECOND):
         segment = lambda path: CallsWriter(path, META, {})  # noqa: E731
