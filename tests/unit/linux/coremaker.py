@@ -1,4 +1,4 @@
-"""Core files made by hand, so that each lie can be told on purpose."""
+"""Hand-made core files, for every kind of wrong content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that runs no more code, and has not ended yet: its memory is gone."""
+"""A process that is exiting: it runs no more code, and its memory is gone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ending() -> Iterator[Process]:
 
 
 def test_it_is_said_to_have_ended(ending: Process) -> None:
-    """And not that it does not run Ruby, which nobody can know any more."""
+    """The error does not claim that it does not run Ruby, which is unknown by then."""
     assert ending.alive()
     assert ending.is_ending()
     assert mappings(ending) == []

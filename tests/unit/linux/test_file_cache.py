@@ -18,7 +18,7 @@ def test_a_file_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (file.read_bytes(), first.st_mode & 0o777) == (b"\0one", 0o600)
     store_file("kind", "key", "inner/name", b"\0one")
     assert file.stat().st_ino == first.st_ino
-    # What somebody left there half written is made anew.
+    # A file that another program left half written is created again.
     file.write_bytes(b"\0o")
     store_file("kind", "key", "inner/name", b"\0one")
     assert file.read_bytes() == b"\0one"

@@ -59,7 +59,7 @@ def test_what_is_no_function() -> None:
 
 
 def test_several_names_of_one_place() -> None:
-    """The kernel itself says the first one that it has."""
+    """The kernel itself shows the first of its names."""
     lines = Path("/proc/kallsyms").read_text().splitlines()
     names: dict[int, list[str]] = {}
     for address, kind, name, *_ in map(str.split, lines):
@@ -73,7 +73,7 @@ def test_several_names_of_one_place() -> None:
 
 
 def test_where_a_thread_sleeps() -> None:
-    """What it calls to sleep has other names in other kernels."""
+    """The called functions have other names in other kernels."""
     with asleep() as process:
         names = sleeping_stack(process, process.pid)
         assert names[-1].startswith(("entry_SYSCALL_64", "do_syscall_64"))

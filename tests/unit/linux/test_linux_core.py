@@ -125,7 +125,7 @@ def test_a_bomb(write: Callable[[bytes], str]) -> None:
 
 
 def test_a_full_disk(write: Callable[[bytes], str]) -> None:
-    """The size a file of ours may have stands for the disk's."""
+    """The limit on file size stands for the size of the disk."""
     path = write(gzip.compress(random.Random(1).randbytes(4 << 20)))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -197,7 +197,7 @@ def test_not_permitted(write: Callable[[bytes], str]) -> None:
 
 
 def test_cut_at_every_place(write: Callable[[bytes], str]) -> None:
-    """The rest is read, and what is gone is said to be."""
+    """The remaining part is read, and the missing part is reported."""
     data = GOOD.build()
     ends = {0x20000: len(data) - 16 - PAGE, 0x21000: len(data) - 16}
     for length in range(64 + 56 * 5, len(data), 97):

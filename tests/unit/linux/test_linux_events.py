@@ -90,7 +90,7 @@ def test_functions_of_our_own_process() -> None:
 
 
 def test_data_in_a_segment_with_code(tmp_path: Path) -> None:
-    """A breakpoint there would change what the program computes with."""
+    """A breakpoint there would change the program's data."""
     source, library = tmp_path / "data.c", tmp_path / "libdata.so"
     source.write_text("const unsigned char table[64] = {1};\nint f(void) {return 1;}\n")
     words = ["gcc", "-shared", "-fPIC", "-Wl,-z,noseparate-code", "-o", library, source]
@@ -103,6 +103,6 @@ def test_data_in_a_segment_with_code(tmp_path: Path) -> None:
 
 
 def test_each_version_of_a_function() -> None:
-    """What is linked with an old version calls that one."""
+    """A program linked with an old version calls the old version."""
     (probe,) = functions_named(Process(os.getpid()), "libc", "pthread_cond_wait")
     assert len(probe.sites) == 2

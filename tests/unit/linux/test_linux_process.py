@@ -144,7 +144,7 @@ sys.stdin.read()
 
 
 def test_a_program_is_as_old_as_its_exec() -> None:
-    """A process that becomes another program is as young as one that just began."""
+    """An exec resets the age of a process."""
     with running(sys.executable, "-c", EXEC) as popen, Process(popen.pid) as process:
         assert popen.stdin is not None
         assert popen.stdout is not None

@@ -1,4 +1,5 @@
-"""Processes stopped for a moment: all threads, no trace left, whoever dies."""
+"""Processes paused for a moment: all threads, without leftovers, whichever process
+dies."""
 
 from __future__ import annotations
 
@@ -133,7 +134,7 @@ def await_signals(counts: Counts, number: int) -> None:
 
 
 def test_signals_are_passed_on(program: Path, counts: Counts) -> None:
-    """One at a time, as equal ones that wait become one."""
+    """They come one at a time, because equal pending signals are merged."""
     with running(program, counts.path, "n") as target:
         counts.wait_for_more(0)
         with Process(target.pid) as process:
@@ -320,7 +321,7 @@ def test_it_lives_on_when_we_are_killed(
 def test_a_thread_that_does_not_stop(
     program: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that waits for a disk does not: the others are let go, and it too."""
+    """A thread that waits for a disk does not stop. It and the others are released."""
     from rbtrace_py.linux.ptrace import pause as ptrace
 
     with running(program, counts.path, *"sn") as target, Process(target.pid) as process:
@@ -354,7 +355,7 @@ def test_no_thread_of_ours_is_left(program: Path, counts: Counts) -> None:
 
 
 def as_user(copy: PublicCopy, code: str, *arguments: object) -> str:
-    """Run Python as nobody, without rights; what it printed."""
+    """Run Python as nobody, without rights, and return its output."""
 
     def drop() -> None:
         os.setgroups([])
@@ -417,7 +418,7 @@ def test_not_dumpable(root: None, public_copy: PublicCopy) -> None:
     ],
 )
 def test_yama(scope: int, text: str) -> None:
-    """The file may not be there on this kernel: what it says is put in its place."""
+    """The file may be missing on this kernel, so its content is replaced."""
     from rbtrace_py.linux import permission
 
     own = permission.credentials(os.getpid())

@@ -169,13 +169,13 @@ def test_debug_link(
     assert found.name == b"lib.so.debug"
     assert found.crc == zlib.crc32(debug.read_bytes())
     assert debug_link(ElfFile(open_file(library))) is None
-    # The debug file has the symbols, and knows which file it is of.
+    # The debug file has the symbols and names the file that it belongs to.
     assert build_id(ElfFile(open_file(debug))) is not None
     assert SymbolTable.open(open_file(debug)).find("hidden") is not None
 
 
 def test_load_bias(target: Path) -> None:
-    """A program that is no PIE stands where its file says."""
+    """A program that is not a PIE is loaded at the addresses in its file."""
     with running(target) as p:
         process = Process(p.pid)
         own = [m for m in mappings(process) if m.path.endswith(bytes(target))]

@@ -1,4 +1,4 @@
-"""States of threads, against what the threads do and what the kernel counts."""
+"""States of threads, compared with the threads' actions and the kernel's counts."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_descriptors_are_left_for_others(
 
 
 def test_descriptors_are_not_used_up() -> None:
-    """With as few as can be, no thread is taken for one that has ended."""
+    """If descriptors are scarce, no thread is mistaken for an ended one."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = open_descriptors() + 150
     gate = threading.Event()

@@ -1,4 +1,4 @@
-"""Memory of a process, and recordings of what was read of it."""
+"""Memory of a process, and recordings of its reads."""
 
 from __future__ import annotations
 

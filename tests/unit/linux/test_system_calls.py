@@ -1,4 +1,5 @@
-"""What a system call waits for, by its number and arguments; and who locks a file."""
+"""The events that a system call waits for, by its number and arguments, and the
+owners of file locks."""
 
 from __future__ import annotations
 
