@@ -14,7 +14,7 @@ from recorded_memory import ReplayMemory
 from replays import replay
 
 IMAGES = 25_000 if os.environ.get("RBTRACE_SOAK") else 250
-"""Of each Ruby; a soak tries 100,000 together."""
+"""Number per Ruby. A soak tries 100,000 in total."""
 
 
 class Damaged:

@@ -373,7 +373,8 @@ def test_other_owners_of_our_section(read: Read) -> None:
 
 
 def lines_run(module: ModuleType, work: Callable[[], object]) -> int:
-    """How many lines of a module a piece of work runs: its cost, in no unit of time."""
+    """Return how many lines of a module run during some work: its cost without a
+    clock."""
     count = 0
 
     def local(frame: FrameType, event: str, _: object) -> Callable[..., object]:

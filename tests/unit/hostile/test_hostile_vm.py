@@ -61,7 +61,7 @@ def _limits() -> Iterator[None]:
 
 @pytest.fixture
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same bounds, so low that what reaches them is no slower than the rest."""
+    """Lower the same bounds, so that cases that reach them are as fast as others."""
     monkeypatch.setattr(threads, "MOST_THREADS", 24)
     monkeypatch.setattr(threads, "MOST_RACTORS", 8)
     monkeypatch.setattr(fibers, "_MOST_RESUMED", 32)

@@ -48,7 +48,8 @@ def recorded(name: str) -> Recorded:
 
 
 class Places(NamedTuple):
-    """Where all words stand, and those that are pointers: number of a run, place."""
+    """The places of all words and of the pointers among them: number of a run, and
+    offset."""
 
     words: list[tuple[int, int]]
     pointers: list[tuple[int, int]]
@@ -126,7 +127,8 @@ class Image:
         return [self.read(address, size) for address, size in ranges]
 
     def words(self) -> list[tuple[bytearray, int]]:
-        """Where each aligned word stands: the run's bytes, and the place in it."""
+        """Return the place of each aligned word: the run's bytes, and the offset in
+        them."""
         return [(self.runs[run][1], place) for run, place in self.places.words]
 
     def pointers(self) -> list[tuple[bytearray, int]]:
@@ -134,7 +136,7 @@ class Image:
         return [(self.runs[run][1], place) for run, place in self.places.pointers]
 
     def has(self, address: int) -> bool:
-        """Is there a word at that address?"""
+        """Return whether there is a word at that address."""
         place = bisect_right(self.starts, address) - 1
         return place >= 0 and address + 8 <= self.starts[place] + len(
             self.runs[place][1]
