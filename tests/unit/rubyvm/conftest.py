@@ -16,7 +16,7 @@ _TARGETS: dict[str, Any] = {}
 
 @pytest.fixture
 def ruby(request: pytest.FixtureRequest, root: None) -> Iterator[Process]:
-    """A waiting process of the Ruby that the test is parametrised with."""
+    """A waiting process of the Ruby with which the test is parametrized."""
     name = request.param
     if name not in _TARGETS:
         _TARGETS[name] = Target(*command(name))
@@ -33,5 +33,5 @@ def _ended() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a cache of its own: what one learns no other one knows."""
+    """Each test has a separate cache, so that tests do not share discovered layouts."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -11,7 +11,7 @@ from rbtrace_py.rubyvm.layout import Table
 
 
 def with_wrong(monkeypatch: pytest.MonkeyPatch, **moved: int) -> None:
-    """Have each table say that these fields are further on."""
+    """Let each table claim higher offsets for these fields."""
     right = layout_sources.table_for
 
     def wrong(version: str) -> Table:

@@ -1,4 +1,4 @@
-"""Which frames can stand on one another, by the call that the lower one is in."""
+"""Possible callers of a frame, by the call instruction that the caller is at."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def blocks(request: pytest.FixtureRequest) -> Iterator[tuple[RubyVM, Flawed]]:
 
 
 def nodes(vm: RubyVM) -> tuple[list[FrameNode], tuple[int, ...]]:
-    """Of the stack as it is read now, the oldest first; which of them are unsure."""
+    """Return the nodes of the current stack, oldest first, and the uncertain ones."""
     reading = vm._read(vm._track(vm.threads()[0].address), None)
     assert reading is not None
     return reading.nodes, reading.unsure
@@ -73,9 +73,8 @@ def calls(found: list[FrameNode]) -> list[tuple[FrameNode, FrameNode]]:
 def test_a_block_at_an_address_behind_the_call_data(
     blocks: tuple[RubyVM, Flawed],
 ) -> None:
-    """How many calls an iseq has is not known: what comes behind may seem one of them.
-
-    Once in some 50 runs all stacks of a process in one block were doubtful.
+    """The number of an iseq's calls is unknown, so the data behind them may look
+    like a call.
     """
     vm, _ = blocks
     sites = vm._tree.calls
@@ -114,7 +113,7 @@ def test_an_unsure_frame_is_looked_at_again(blocks: tuple[RubyVM, Flawed]) -> No
     walked = vm.sample(thread)
     assert walked is not None
     assert not walked.flags
-    # One that moved on was believed without another look.
+    # A thread that has moved on was believed without another check.
     assert comes_true(lambda: vm.sample(thread) and not nodes(vm)[1])
     assert vm._tree.generation == generation
     assert not vm._tree._unsure
@@ -123,9 +122,8 @@ def test_an_unsure_frame_is_looked_at_again(blocks: tuple[RubyVM, Flawed]) -> No
 def test_another_iseq_at_the_address_of_an_outer_one(
     blocks: tuple[RubyVM, Flawed],
 ) -> None:
-    """A block's name is its method's, not of what was known at the method's address.
-
-    Six samples had the name of one method with the path of another.
+    """A block is named after its own method, not after the one known at that
+    address.
     """
     vm, _ = blocks
     iseqs = vm._tree._iseqs

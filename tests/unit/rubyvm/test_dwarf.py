@@ -33,7 +33,7 @@ NOT_IN_HEADERS = {
     "objspace_flags", "objspace_gc_bit", "mutex_owner", "queue_items", "queue_waiting",
     "queue_pushing", "queue_most", "io_fd", "io_pid", "objspace_count",
 }  # fmt: skip
-"""What only symbol.c, cont.c, gc.c, thread.c and io.h define."""
+"""Structures that only symbol.c, cont.c, gc.c, thread.c, and io.h define."""
 
 REST = """
 typedef struct { unsigned last_id; void *sym; unsigned long ids; } rb_symbols_t;
@@ -409,7 +409,7 @@ def test_a_file_that_is_too_long_is_not_hashed(library: Path) -> None:
 
 
 def sections(library: Path) -> list[tuple[int, int]]:
-    """(offset, size) of all that DWARF is read from."""
+    """Return (offset, size) of all sections that DWARF is read from."""
     with library.open("rb") as file:
         elf = ElfFile(file.fileno())
         return [(s.offset, s.size) for s in elf.sections if b"debug" in s.name]

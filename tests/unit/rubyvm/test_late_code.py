@@ -1,4 +1,4 @@
-"""Which frames of a stack have code that may have come after it."""
+"""Frames of a stack whose code may be newer than the stack."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_the_table_has_what_an_offset_must_be_known_of(version: str) -> None:
 def test_each_field_has_its_own_words(version: str) -> None:
     table = table_for(version)
     words = Counter(field.member for field in table.fields.values())
-    # The flag of 2.1 is a word of its own, not a bit in one.
+    # The flag of Ruby 2.1 is a separate word, not a bit in a word.
     twice = [table.fields["objspace_flags"].member] if version[:3] == "2.1" else []
     assert [word for word, count in words.items() if count > 1] == twice
     for field in table.fields.values():
@@ -93,7 +93,7 @@ SMALL = {
     "body_first_line", "body_last_line", "queue_waiting", "queue_pushing", "io_fd",
     "io_pid", "locals_count", "locals_block", "jit_frame_map_size",
 }  # fmt: skip
-"""Members that are no words of 8 bytes."""
+"""Members that are not words of 8 bytes."""
 
 
 @each_release

@@ -123,7 +123,7 @@ def test_any_bytes() -> None:
 def test_each_ruby_says_what_its_memory_bears_out(ruby: Process) -> None:
     with find_ruby(ruby) as found:
         assert mine(found, attach(ruby).layout.offsets).agreed == MINED
-        # Where Ruby was configured otherwise a jmp_buf moves what is in a fiber.
+        # In a differently configured Ruby, a jmp_buf moves the members of a fiber.
         table = layout_from(table_for(found.version.text), found.version.text)
         offered = mine(found, table.offsets).offered
         assert offered.keys() <= {"fiber_status", "fiber_prev"}

@@ -1,4 +1,4 @@
-"""Stacks of every Ruby, from recordings of what the walker read: no Ruby is needed."""
+"""Stacks of every Ruby, from recordings of the walker's reads: no Ruby is needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def test_there_are_some() -> None:
 
 
 def keyed(vm: RubyVM) -> dict[str, VmThread]:
-    """Threads by name; those of stack_old.rb by number, the main thread -1."""
+    """Return threads by name, or for stack_old.rb by number, with -1 for the main
+    thread."""
     return {one.name or str(n): one for n, one in enumerate(vm.threads(), -1)}
 
 

@@ -139,7 +139,7 @@ class Empty:
 def test_a_vm_that_is_still_being_made(
     ruby: Process, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no reason to say that its layout is not known."""
+    """The error does not claim that its layout is unknown."""
     monkeypatch.setattr(Process, "age", seconds)
     memory, found = ProcessMemory(ruby.pid), attach(ruby, source=Origin.TABLE)
     offsets, vm = found.layout.offsets, found.vm_address
@@ -241,7 +241,7 @@ def test_a_saved_layout_is_trusted_most(
     assert found.layout.offsets == plain.layout.offsets
     assert set(found.layout.origins.values()) == {Origin.FILE}
     assert found.notes == ()
-    # What memory contradicts is out, whoever says it.
+    # A value that memory contradicts is rejected, whatever its source.
     monkeypatch.undo()
     lying = replace(saved, offsets={**saved.offsets, "th_vm": 8}, build_id="00")
     found = attach(ruby, saved=lying)
@@ -514,7 +514,7 @@ def test_no_versions(text: str) -> None:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Callable[[str, str], list[str]]:
-    """This machine's Ruby in a directory of its own, under names of the test's."""
+    """This machine's Ruby in a separate directory, under the test's names."""
 
     def copy(program_name: str, library_name: str) -> list[str]:
         program, library = own_ruby()
@@ -554,7 +554,8 @@ def test_files_that_are_gone(
 
 
 def test_other_namespaces(started: Start, tmp_path: Path) -> None:
-    """Where our paths and pids mean something else, and the files are not ours."""
+    """The target's paths and PIDs mean something else here, and the files are not
+    ours."""
     program, library = own_ruby()
     script = (
         f"mount -t tmpfs none {tmp_path} && cp {program} {tmp_path}/ruby &&"

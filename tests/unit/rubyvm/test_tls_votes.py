@@ -1,4 +1,5 @@
-"""Where threads say what they run, when some go on while they are looked at."""
+"""The thread-local variable with the running context, if some threads run during the
+reads."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ Shop::Till.open { |till| till.buy(0) }
 
 @dataclass(frozen=True)
 class Waiting:
-    """A Ruby whose threads are at rest, and what is right of it."""
+    """A Ruby whose threads are idle, and the correct values for it."""
 
     process: Process
     memory: ProcessMemory
@@ -105,7 +105,7 @@ def waiting(request: pytest.FixtureRequest, root: None) -> Iterator[Waiting]:
 
 
 def is_right_or_missing(found: Frame, right: Frame) -> bool:
-    """Is nothing of ``found`` other than in ``right``, but for what it lacks?"""
+    """Return whether ``found`` equals ``right``, except for missing parts."""
     without_class = re.sub(r"[\w:]+[#.](?=\w+$)", "", right.name)
     is_named = found.name in (right.name, right.label, without_class)
     return (
