@@ -216,7 +216,7 @@ SOURCE_ROOTS = ["", "tracer/rbtrace_py", "ext/libstapsdt", "tests", "ruby"]
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "docs/internals.md"])
 def test_files_that_are_named_exist(name: str) -> None:
-    """A name without a folder is looked for everywhere."""
+    """A name without a folder is searched for everywhere."""
     files = [
         path
         for root in SOURCE_ROOTS[1:]
@@ -259,7 +259,7 @@ BANNED = {
     "truth value": "boolean",
     "what stands": "name the thing",
 }
-"""Private words and riddles, with what is written instead."""
+"""Private words and unclear phrases, with their replacements."""
 
 
 def banned(text: str) -> list[str]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tracer" / "rbtrace_py"
 NAME = PACKAGE.name
 
-# What a layer may import beside itself and the bottom layer.
+# The layers that a layer may import, in addition to itself and the bottom layer.
 BELOW: dict[str, set[str]] = {
     "": {"library"},
     "library": {"report", "session", "recording", "aggregate", "linux"},

@@ -43,7 +43,7 @@ SHIPPED = {
         for path in AGENT.glob(kind)
     },
 }
-"""By its place in the wheel: where it stands in a checkout."""
+"""Place in the checkout by the place in the wheel."""
 SHARED = {
     "share/man/man1/rbtrace-py.1",
     *(f"share/man/man1/rbtrace-py-{name}.1" for name in COMMANDS),
@@ -52,9 +52,9 @@ SHARED = {
     "share/zsh/site-functions/_rbtrace-py",
 }
 EXIT = bytes.fromhex("9500000000000000")
-"""The instruction that a function in the kernel ends with."""
+"""The instruction at the end of a function in the kernel."""
 WITHOUT_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
-"""As a user who may load no program into the kernel."""
+"""The words that run a command as a user who cannot load BPF programs."""
 IN_SDIST = (
     *("CHANGELOG.md", "docs/install.md", "tests/conftest.py", "scripts/test.sh"),
     *("ext/libstapsdt/libstapsdt.h", "ruby/lib/tracepoint.rb", "examples/shop/shop.rb"),
@@ -86,7 +86,7 @@ def test_without_bcc_a_wheel_is_built_and_says_so(
 def test_no_program_is_kept_unless_all_compile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags: list[dict[str, int]] = [{}, {"int": 0}]  # the second is no valid C
+    flags: list[dict[str, int]] = [{}, {"int": 0}]  # the second is not valid C
     programs = [("tracked_pids.c", one) for one in flags]
     monkeypatch.setattr(compiler, "without_filter", lambda: programs)
     with pytest.raises(BpfError, match="cannot compile"):
@@ -113,7 +113,7 @@ def checkout(tmp_path: Path) -> Path:
 def build(
     what: str, folder: Path, output: Path, prefix: Sequence[str] = ()
 ) -> tuple[Path, str]:
-    """Return what was built, and all that was said."""
+    """Return the built files and the output."""
     output.mkdir(exist_ok=True)
     done = subprocess.run(
         [*prefix, sys.executable, "-c", BUILD, what, str(output)],
@@ -127,7 +127,7 @@ def build(
 
 
 def check_pages(pages: list[bytes]) -> None:
-    """None has anything that groff warns of."""
+    """Check that groff has no warning for any page."""
     if shutil.which("groff"):
         for page in pages:
             words = ["groff", "-man", "-Tutf8", "-ww", "-z"]

@@ -142,7 +142,7 @@ def test_the_form_of_code(value: str, answer: Answer, process: Process) -> None:
     ],
 )
 def test_a_ruby_that_cannot_tell(found: Any, answer: Answer, process: Process) -> None:
-    """The code is run without the check."""
+    """If the form of the code is unknown, it is just run."""
     answer(found)
     assert Console(process).form("1") is Form.OTHER
 

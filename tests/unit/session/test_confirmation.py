@@ -74,8 +74,8 @@ def test_only_what_is_new_is_asked(made: Made) -> None:
 
 @each
 def test_all_methods_instead_of_the_selected(made: Made) -> None:
-    """There is no question if the command starts the program, which is held before
-    it defines them."""
+    """The question is left out if the command starts the program, which is held
+    before it defines methods."""
     asked = Asked(True)
     before = made(asked, False)
     before(PLAIN, "more than 1000 methods match")

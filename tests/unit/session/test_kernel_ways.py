@@ -157,8 +157,7 @@ def test_each_way(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Target("ruby", TARGETS / "stacks/off_cpu.rb")) as target:
         found = weights(target, "waits 0.6", SamplingMode.WALL)
     for method, reason in REASONS.items():
-        # The waiting thread begins later than the other one, on a busy machine by a
-        # while.
+        # The wait begins after its cause, on a busy machine by a while.
         assert found[method, reason] >= 0.3e9, found
     assert_burnt()
     with closing(Target("ruby", WALKED)) as target:
@@ -214,7 +213,8 @@ LACKS = {
     ),
     "ring": (sys_, "MAP_TYPE_RINGBUF", 1 << 20, "cannot create the BPF map ring"),
 }
-"""Features, the missing ones that are queried instead, and the messages."""
+"""By feature: the attribute to patch, its value that this kernel lacks, and the
+message."""
 
 
 @pytest.mark.parametrize("feature", LACKS)

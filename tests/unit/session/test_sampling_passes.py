@@ -50,7 +50,7 @@ def test_a_pass_is_whole_where_it_has_enough() -> None:
     assert sampling.statistics.rounds == 2
     assert sampling.statistics.ended_ns > 0
     session.finish()
-    # How long the threads ran is unknown, so each sample weighs a period.
+    # The threads' run times are unknown, so each sample weighs a period.
     assert [(one.thread.tid, one.weight) for one in taken] == [
         (10, 1_000_000),
         (11, 1_000_000),

@@ -1,4 +1,4 @@
-"""How long the tracer waits for a program that it started."""
+"""The maximum wait of the tracer for a program that it started."""
 
 from __future__ import annotations
 
