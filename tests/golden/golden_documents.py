@@ -1,4 +1,4 @@
-"""One JSON document of each kind, of values put together by hand."""
+"""One JSON document of each kind, with hand-made values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Golden files: what programs read of us, byte for byte.
+"""Golden files: the output that programs read, byte for byte.
 
-``RBTRACE_GOLDEN=write .venv/bin/pytest tests/golden`` writes them anew. The help of
-every command is not here, since docs/commands holds it, nor are recordings, which are
-made once (``golden_recordings``) and must stay readable.
+``RBTRACE_GOLDEN=write .venv/bin/pytest tests/golden`` writes them again. The help of
+every command is in docs/commands instead. Recordings are made only once
+(``golden_recordings``) and must stay readable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSION = b"rbtrace-py VERSION"
 
 
 def check(name: str, data: bytes) -> None:
-    """Compare ``data`` with the golden file ``name``, or write that."""
+    """Compare ``data`` with the golden file ``name``, or write the file."""
     data = data.replace(f"rbtrace-py {__version__}".encode(), VERSION)
     path = FOLDER / name
     if os.environ.get("RBTRACE_GOLDEN") == "write":

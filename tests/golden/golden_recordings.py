@@ -81,7 +81,8 @@ SWITCHES = [
 
 
 def of_two_threads() -> list[tuple[int, CallRecord]]:
-    """Calls with their streams: nested, of C, recursive, collecting, lost, open."""
+    """Return calls with their streams: nested, of C, recursive, collecting, lost,
+    and open."""
     records: list[tuple[int, CallRecord]] = []
     for stream, tid in enumerate((70, 71)):
         records += [
@@ -116,7 +117,7 @@ def told() -> Iterator[ReportedCall]:
 
 
 def calls(path: Path) -> None:
-    """Write calls in two steps; the names of methods come late."""
+    """Write calls in two steps. The names of methods come late."""
     process = HookedProcess(4, TickScale(START, 0, 1, 1), START, [("self",)])
     with _calls_writer(path) as writer:
         _write_step(writer, process, of_two_threads()[:9], METHODS[:1])
@@ -164,7 +165,7 @@ def _write_step(
 def _with_values(
     records: list[tuple[int, CallRecord]],
 ) -> Iterator[tuple[int, CallRecord]]:
-    """Yield the records, and VALUES behind each entry of method 3."""
+    """Yield the records, with VALUES after each entry of method 3."""
     texts = [printable(value).encode() for _, value in VALUES]
     lengths_and_texts = [struct.pack("<H", len(text)) + text for text in texts]
     data = struct.pack("<HB", 0, 0) + b"".join(lengths_and_texts)

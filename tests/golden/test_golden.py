@@ -1,4 +1,4 @@
-"""Documents, formats and exit codes are, byte for byte, those of the golden files."""
+"""Documents, formats, and exit codes equal the golden files byte for byte."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_saved_layout() -> None:
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_recordings_are_written_as_ever(name: str, tmp_path: Path) -> None:
-    """But for how they are packed, which is zlib's business."""
+    """Only their compression may differ, which depends on zlib."""
     path = tmp_path / "new"
     RECORDINGS[name](path)
     found = []
@@ -111,7 +111,7 @@ REPORTS = {
         "records.perfetto-trace": "records --format perfetto",
         "records.json": "records --format json",
     },
-    # What people read: its words may become better ones.
+    # Output for users, whose wording may improve.
     "text": {
         "samples-summary.txt": "samples --format summary",
         "samples-summary-by-line.txt": "samples --format summary-by-line",
@@ -172,7 +172,8 @@ def latencies(path: Path, step: int) -> None:
 
 
 def test_histogram_logs(tmp_path: Path) -> None:
-    """Their histograms are packed too; a log that was written before can be read."""
+    """Their histograms are also compressed. A log that was written before stays
+    readable."""
     before, after = FOLDER / "recordings" / "before.hlog", tmp_path / "after.hlog"
     if not before.exists():
         latencies(before, 10**6)
