@@ -1,6 +1,6 @@
 """A wheel and a folder in empty virtual environments, as ``pip install`` makes them.
 
-They come from the package registry, as they do for a user.
+Their dependencies come from the package registry, as for a user.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from rbtrace_py.bpf.context_switches import ContextSwitches
 ContextSwitches().close()
 """
 EVENTS = 23
-"""Of each probe, at each step of targets/probes/workload.rb."""
+"""Hits of each probe, at each step of targets/probes/workload.rb."""
 
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with this checkout's wheel, and all that it and its building need."""
+    """A folder with this checkout's wheel and the packages that it and its build
+    need."""
     folder = tmp_path_factory.mktemp("wheels")
     maker = Environment(folder / "venv", pythons()[0])
     project = (ROOT / "pyproject.toml").read_text()
@@ -47,7 +48,7 @@ def installed(
     tmp_path_factory: pytest.TempPathFactory,
     wheels: Path,
 ) -> Environment:
-    """The wheel for one Python, the folder itself for the other."""
+    """The wheel for one Python, and the folder itself for the other."""
     folder = tmp_path_factory.mktemp("install")
     made = Environment(folder / "venv", request.param)
     if request.param == pythons()[0]:
@@ -151,7 +152,7 @@ def test_stacks_at_events_without_bcc(
     assert document["counters"]["samples"] == document["weight"]
     if event == "load:item":
         assert document["weight"] == EVENTS
-    else:  # it answers, and wakes threads
+    else:  # it answers and wakes threads
         assert document["weight"] >= 1
 
 
@@ -226,7 +227,7 @@ loop { work }
 def test_the_agent_needs_no_compiler(
     installed: Environment, root: None, tmp_path: Path
 ) -> None:
-    """Nothing is found on this PATH, and nothing was built before."""
+    """There is no compiler on this PATH, and nothing was built before."""
     bare = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     target = Target("ruby", "-e", WORKING)
     try:
@@ -249,7 +250,7 @@ def test_its_man_pages_and_completion(installed: Environment) -> None:
 
 def test_the_command_to_type(installed: Environment, target: Target) -> None:
     """A virtual environment's folder is not on sudo's PATH."""
-    # It may read files of others, as a Python of root's own, and nothing else.
+    # As root's own Python, it may read other users' files, and nothing else.
     caps = "=-all,+dac_read_search"
     nobody = ["setpriv", "--reuid=65534", "--clear-groups"]
     nobody += [f"--inh-caps{caps}", f"--ambient-caps{caps}"]

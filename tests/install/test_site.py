@@ -1,4 +1,4 @@
-"""The docs build as a site (`make docs`), and no link in it leads nowhere."""
+"""The docs build as a site (`make docs`) without broken links."""
 
 from __future__ import annotations
 
