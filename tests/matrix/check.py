@@ -39,7 +39,7 @@ COLUMNS = {
     "places": ("test_places",),
     "instructions": ("test_instructions",),
 }
-"""Columns of the table, and the tests that stand behind each."""
+"""Columns of the table, and their tests."""
 DESCRIBE = """
 require "rbconfig"
 c = RbConfig::CONFIG
@@ -53,13 +53,13 @@ puts [RUBY_VERSION, [kind, compiler, *level, *jits].join(", ")].join("\\t")
 
 
 class Outcomes:
-    """How each test ended: by its name, then by its parameter."""
+    """The result of each test: by its name, then by its parameter."""
 
     def __init__(self) -> None:
         self.by_test: dict[str, dict[str, str]] = defaultdict(dict)
 
     def run(self, *folders: str) -> int:
-        """Run the tests of these folders; pytest's exit code."""
+        """Run the tests of these folders. Return pytest's exit code."""
         with tempfile.TemporaryDirectory() as place:
             report = f"{place}/report.xml"
             words = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
@@ -79,7 +79,7 @@ class Outcomes:
         outcomes[parameter] = min([known, *(found or ["passed"])])
 
     def cell(self, tests: tuple[str, ...]) -> str:
-        """``yes``, ``no``, or what it depends on; a dash where nothing ran."""
+        """Return ``yes``, ``no``, or the condition. A dash means that no test ran."""
         found: dict[str, set[str]] = defaultdict(set)
         for test in tests:
             for parameter, outcome in self.by_test[test].items():
@@ -93,7 +93,7 @@ class Outcomes:
         return "no" if len(failed) == len(found) else f"not with {', '.join(failed)}"
 
     def jits(self) -> str:
-        """With which JITs the tests ran."""
+        """Return the JITs with which the tests ran."""
         ran = {
             _jit(parameter)
             for outcomes in self.by_test.values()
@@ -108,7 +108,7 @@ def _jit(parameter: str) -> str:
 
 
 def describe(ruby: str) -> tuple[str, str]:
-    """Its version, and the kind of build."""
+    """Return its version and the kind of build."""
     words = [ruby, "--disable-gems", "-e", DESCRIBE]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     version, kind = said.strip().split("\t")
@@ -121,7 +121,7 @@ def describe(ruby: str) -> tuple[str, str]:
 
 
 def offsets(ruby: str) -> str:
-    """Return where they came from, as ``63 DWARF``."""
+    """Return the source of the offsets, as ``63 DWARF``."""
     target = Target(ruby, "--disable-gems", "-e", WAITING)
     try:
         words = [sys.executable, "-c", MAIN, "layout", str(target.pid), "--json"]

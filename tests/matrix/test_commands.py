@@ -1,6 +1,6 @@
-"""Results that each Ruby must give, of each kind of build, with its JITs off and on.
+"""Results that each Ruby must give, for each kind of build, with its JITs off and on.
 
-`scripts/rubies.sh check DIR` runs these on one Ruby, and prints its row of
+`scripts/rubies.sh check DIR` runs these tests on one Ruby, and prints its row of
 docs/rubies.md: the name of a test is the name of a column.
 """
 
@@ -25,7 +25,7 @@ Trace = Callable[..., Tracer]
 
 
 def answered(*words: object) -> Any:
-    """The JSON of a command that succeeds."""
+    """Return the JSON of a command that succeeds."""
     out, err, code = run(*words)
     assert code == 0, err
     return json.loads(out)
@@ -33,7 +33,7 @@ def answered(*words: object) -> Any:
 
 @pytest.fixture(scope="module")
 def zoo(build: Build) -> Iterator[Running]:
-    """Threads that wait in every kind of frame, and what Ruby says of them."""
+    """Threads that wait in every kind of frame, and Ruby's own view of them."""
     with ruby_builds.running(build, "stacks/stack_zoo.rb") as process:
         yield process
 
@@ -47,19 +47,20 @@ def burning(build: Build) -> Iterator[Running]:
 
 @pytest.fixture
 def methods(build: Build) -> Iterator[Running]:
-    """A program that never heard of the agent."""
+    """A program that did not load the agent."""
     with ruby_builds.running(build, "methods/methods.rb", "bare") as process:
         yield process
 
 
 def truth(process: Running) -> dict[str, list[list[Any]]]:
-    """(path, line, label) of each frame by thread, the newest first."""
+    """Return (path, line, label) of each frame by thread, newest first."""
     said = json.loads(process.ready.removeprefix("ready "))
     return {name: list(map(whole, stack)) for name, stack in said["stacks"].items()}
 
 
 def whole(location: list[Any]) -> list[Any]:
-    """A place as ``dump`` has it: without the class that 3.4 puts before a method."""
+    """Return a place as ``dump`` prints it: without the class that 3.4 puts before a
+    method."""
     path, line, label = location
     if path is None:  # a C function at the root of an Enumerator's fiber
         return [None, None, bare(label)]
@@ -67,7 +68,7 @@ def whole(location: list[Any]) -> list[Any]:
 
 
 def bare(label: str) -> str:
-    """The method of a label, without its class."""
+    """Return the method of a label, without its class."""
     head, _, last = label.rpartition(" in ")
     return f"{head} in {method(last)}" if head else method(last)
 
@@ -87,7 +88,7 @@ def dumped_stacks(process: Any) -> dict[str, list[list[Any]]]:
 
 
 def check_zoo(document: Any, build: Build, zoo: Running) -> None:
-    """Each frame of each thread is as Ruby says, none is flagged."""
+    """Check that each frame of each thread is as in Ruby, and that none is flagged."""
     (process,) = document["processes"]
     assert process["failed"] == 0
     expected = truth(zoo)
@@ -110,7 +111,7 @@ def test_core(build: Build, zoo: Running, tmp_path: Path) -> None:
 
 
 def _program(process: Running) -> list[str]:
-    """Name libruby where it is, as a core has the chroot's own path of it."""
+    """Name the actual path of libruby, as a core has the chroot's own path."""
     root = Path(f"/proc/{process.pid}/root").resolve()
     maps = Path(f"/proc/{process.pid}/maps").read_text()
     found = sorted(set(re.findall(r"/\S+/libruby\S*\.so\S*", maps)))
@@ -185,7 +186,7 @@ def test_calls(methods: Running, trace: Trace) -> None:
 
 
 def test_probes(build: Build, trace: Trace) -> None:
-    """The gem's, whose extension is compiled for that Ruby."""
+    """These are the gem's, whose extension is compiled for that Ruby."""
     build.words()
     ruby_builds.build_gem(build)
     script = "probes/workload.rb"

@@ -1,4 +1,4 @@
-"""Rubies from 2.1 to 2.6, which are read, not traced: RBTRACE_RUBY names one."""
+"""Rubies from 2.1 to 2.6, which are read but not traced. RBTRACE_RUBY names one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = [each_old_build, pytest.mark.usefixtures("root")]
 
 @pytest.fixture
 def old(build: Build) -> Iterator[Running]:
-    """Threads that wait; they have no names."""
+    """A Ruby with waiting threads, which have no names."""
     with ruby_builds.running(build, "stacks/stack_old.rb") as process:
         yield process
 
 
 def check(target: str, process: Running, *words: str) -> None:
-    """All threads of a dump are as Ruby says."""
+    """Check that all threads of a dump are as in Ruby."""
     out, err, code = run("dump", target, *words, "--json")
     assert code == 0, err
     (document,) = json.loads(out)["processes"]
@@ -35,7 +35,7 @@ def check(target: str, process: Running, *words: str) -> None:
 
 
 def seen(thread: Any) -> list[list[Any]]:
-    """Path, line and label of each frame, the newest first."""
+    """Return the path, line, and label of each frame, newest first."""
     assert not thread["trimmed"]
     return [
         [frame["path"], frame["line"], frame["label"]] for frame in thread["frames"]
