@@ -73,8 +73,9 @@ def calls(found: list[FrameNode]) -> list[tuple[FrameNode, FrameNode]]:
 def test_a_block_at_an_address_behind_the_call_data(
     blocks: tuple[RubyVM, Flawed],
 ) -> None:
-    """The number of an iseq's calls is unknown, so the data behind them may look
-    like a call.
+    """The data behind an iseq's calls may look like a call, as their number is unknown.
+
+    Once in some 50 runs, all stacks of a process in one block were doubtful.
     """
     vm, _ = blocks
     sites = vm._tree.calls
@@ -122,8 +123,9 @@ def test_an_unsure_frame_is_looked_at_again(blocks: tuple[RubyVM, Flawed]) -> No
 def test_another_iseq_at_the_address_of_an_outer_one(
     blocks: tuple[RubyVM, Flawed],
 ) -> None:
-    """A block is named after its own method, not after the one known at that
-    address.
+    """A block has its own method's name, not the name known at the method's address.
+
+    Six samples had the name of one method with the path of another.
     """
     vm, _ = blocks
     iseqs = vm._tree._iseqs
