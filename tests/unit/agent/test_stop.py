@@ -1,4 +1,8 @@
-"""While a process is stopped, only necessary work is done."""
+"""While a process is stopped, nothing is done that could have been done before.
+
+The process also waits for everything that a tracer begins in that time: the import of a
+module, a file, a collection of the tracer's garbage, or a wait for a CPU.
+"""
 
 from __future__ import annotations
 
