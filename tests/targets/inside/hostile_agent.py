@@ -79,13 +79,13 @@ def pieces(kind: int, number: int, body: bytes) -> Iterator[bytes]:
 
 
 def endless(number: int) -> Iterator[bytes]:
-    """A map that goes on and on."""
+    """Yield a map that never ends."""
     while True:
         yield frame(DATA, number, bytes(65_536))
 
 
 def events(number: int) -> Iterator[bytes]:
-    """Yield what nobody asked for."""
+    """Yield events without a request."""
     body = encode({"event": "exit", "methods": ["x" * 900] * 1100})
     while True:
         yield from pieces(EVENT, 0, body)
@@ -113,7 +113,7 @@ def wide_error() -> bytes:
 
 
 def whole(number: int) -> Iterator[bytes]:
-    """A map in one frame that is none."""
+    """Return an invalid map in one frame."""
     yield frame(REPLY, number, b"m\xff\xff\xff\xff")
 
 

@@ -99,7 +99,7 @@ when "registers"
     [after, other]
   end
 when "timed"
-  # Told what to wait for; says how many milliseconds it took.
+  # Gets the length of a wait, and answers how many milliseconds it took.
   puts "ready #{$$}"
   $stdin.gets
   began = Process.clock_gettime(Process::CLOCK_MONOTONIC)

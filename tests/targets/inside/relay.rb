@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Listens, leaves the socket to a child and becomes another program. The child puts the
-# socket in the place of the agent's as soon as that is there, and passes on what it
-# hears. What it writes to the FIFO `relayed` in the directory says that it is ready.
+# Listens, leaves the socket to a child, and becomes another program. The child moves the
+# socket to the agent's place as soon as the agent has one, and forwards its input. It
+# writes to the FIFO `relayed` in the directory when it is ready.
 #
 # ruby relay.rb DIRECTORY PROGRAM ARGUMENT...
 

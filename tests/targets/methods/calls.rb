@@ -167,8 +167,8 @@ def in_ractor(what)
   end
 end
 
-# It does what it is sent. No IO: from 3.3 on Ruby itself may stop for good where a thread
-# waits for some while other Ractors run.
+# Runs the code that it receives. It does no IO: from 3.3 on, Ruby itself may hang if a
+# thread waits for IO while other Ractors run.
 def new_ractor
   Ractor.new(Ractor.current) do |main|
     while (what = Ractor.receive)
@@ -194,8 +194,8 @@ def in_a_child
   "#{child} #{read.gets}"
 end
 
-# The child of another Ractor waits for ever now and then, also where no agent is: a lock
-# that a thread of the main Ractor held at the fork stays held. So it is over, too, where
+# A child of another Ractor sometimes hangs, even without an agent: a lock that a thread
+# of the main Ractor held at the fork stays held. So the child also counts as ended if
 # its only thread waits without a limit for another one (proc(5), "syscall": futex).
 def end_of(child)
   until (ended = Process.wait2(child, Process::WNOHANG))
@@ -232,7 +232,7 @@ STEPS = {
   },
   "brief ractors" => lambda {
     GC.stress = true
-    # Where one is collected, Ruby silences hooks.
+    # When Ruby collects a Ractor, it silences hooks.
     $kept = Array.new(2) { Ractor.new { 1 + 1 }.tap { |one| one.respond_to?(:take) ? one.take : one.value } }
     GC.stress = false
     $kept.size.to_s

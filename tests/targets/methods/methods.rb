@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Calls of known methods, in known numbers, that took times this program measured.
-# A line on its input does one step; what it answers is "done" and the times in ns.
+# Calls of known methods, in known numbers, whose times this program measures. Each line
+# of its input runs one step, and it answers "done" and the times in ns.
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 require "tracepoint/agent" unless ARGV.include?("bare")
 
@@ -11,7 +11,7 @@ def now
   Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
 end
 
-# What the program itself says of its calls, from inside them.
+# The program's own measurements of its calls, from inside them.
 TIMES = Hash.new { |times, name| times[name] = [] }
 
 class Order
@@ -78,7 +78,7 @@ module Work
     sleep 0.3
   end
 
-  # A class that nobody knew when the hook was armed.
+  # A class that did not exist when the hook was armed.
   def self.late
     late = Class.new { def run; end }
     Object.const_set(:Late, late) unless Object.const_defined?(:Late)

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Probes that are called as rbtrace-py calls what the agent tells of.
+# Probes that have the names of the agent's events in rbtrace-py.
 require "tracepoint"
 require "tracepoint/agent"
 

@@ -13,7 +13,7 @@ REDIS = Redis.new(path: SOCKET)
 WEB = TCPServer.new("127.0.0.1", 0)
 SERVED = []
 
-# Answers the requests of a connection: those of /missing with 404.
+# Answers the requests of a connection. Those for /missing get a 404.
 def serve(client)
   SERVED << "connections"
   while (line = client.gets)

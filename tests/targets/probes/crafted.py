@@ -1,4 +1,4 @@
-"""Fires whatever it is told, true or not, through the C library.
+"""Fires any requested probe, valid or not, through the C library.
 
 A line of JSON on standard input is one command:
 

@@ -1,4 +1,4 @@
-# Fires :one at each "fire N"; at "exec" becomes the same program anew.
+# Fires :one at each "fire N". At "exec", executes the same program again.
 require "tracepoint"
 
 ONE = Tracepoint.define(:one, {n: Integer}, provider: :exec)

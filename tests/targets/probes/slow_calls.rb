@@ -32,7 +32,7 @@ class Requests
     @id = 0
   end
 
-  # What the slow spans took, from within them and from without.
+  # The durations of the slow spans, measured inside and outside of them.
   def run(way, number)
     @least_ns = @most_ns = @suspended_ns = 0
     slow = method("slow_#{way}")

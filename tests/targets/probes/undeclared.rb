@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Fires a name that nobody declared, with what each line of its input says, and
-# answers with the counters.
+# Fires an undeclared name with the values in each line of its input, and answers with
+# the counters.
 require "tracepoint"
 
 $stdout.sync = true

@@ -37,7 +37,7 @@ worker = Thread.new do
 end
 worker.name = "worker"
 
-# What of a tracer is left in it, as Ruby sees it.
+# The parts of a tracer that are left in the process, as seen by Ruby.
 def left
   {
     threads: Thread.list.map { |thread| "#{thread.class} #{thread.name}" }.sort,

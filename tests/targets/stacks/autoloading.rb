@@ -1,5 +1,5 @@
-# Runs for ever in frames that no instruction names: two files that are autoloaded, by
-# Ruby's own `require` or by one that took its place; `const_added`; two of `warn`.
+# Runs forever in frames that no instruction names: two files that are autoloaded, by
+# Ruby's own `require` or by one that replaced it; `const_added`; two of `warn`.
 $stdout.sync = true
 autoload :Outer, "#{__dir__}/autoloaded/outer"
 

@@ -9,7 +9,7 @@
 # "begin SECONDS": they have just been made, and never had it.
 # Then comes "done".
 
-# How long the thread had a CPU, and how long it waited for one: proc(5), schedstat.
+# The thread's time on a CPU, and its time waiting for one: proc(5), schedstat.
 def times
   File.read("/proc/thread-self/schedstat").split.first(2).map(&:to_i)
 end

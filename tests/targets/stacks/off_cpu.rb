@@ -67,7 +67,7 @@ class Waits
     names.map { |name| Thread.new { yield name } }.map(&:value)
   end
 
-  # What the others wait for ends when the one that sleeps has slept.
+  # The other threads' waits end when the sleeping thread wakes up.
   def hold
     @lock.synchronize do
       @held << true

@@ -155,7 +155,7 @@ class Puppy < Animal
   end
 end
 
-# What a class's body or a module's runs.
+# Code that the body of a class or module runs.
 module Using
   using Shouting
 
@@ -265,7 +265,7 @@ def locations(thread)
   thread.backtrace_locations.map { |at| [at.path, at.lineno, at.label] }
 end
 
-# Name of a method as its owner has it: what the qualified name must be.
+# The method's name with its owner, which is the expected qualified name.
 def qualified(method)
   owner = method.owner
   return "#{owner.inspect}##{method.name}" unless owner.singleton_class?

@@ -41,7 +41,7 @@ sleepers = [named("napping") { Work.nap }, named("watching") { Work.watch(never)
 Thread.pass until sleepers.all? { |thread| thread.status == "sleep" }
 burners = ARGV.fetch(0, 2).to_i
 burners.times { |n| named("burner #{n}") { Work.burn } }
-# One that has not begun has no stack yet: on a busy machine it may take long.
+# A thread that has not started has no stack yet. On a busy machine, this takes long.
 Thread.pass until Work.burning == burners
 puts "ready #{Process.pid}"
 wait

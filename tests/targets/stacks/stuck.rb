@@ -182,7 +182,7 @@ module Hangs
     [thread("input") { $input.write("x" * (1 << 20)) }]
   end
 
-  # It closes its output, and goes on.
+  # Closing the pipe waits for the child, which goes on.
   def closing
     $closing = IO.popen(["sleep", "1003"])
     $closed = $closing.pid
@@ -212,14 +212,14 @@ module Hangs
     [thread("fifo") { File.open($fifo) { nil } }]
   end
 
-  # A fiber scheduler that never goes on with a fiber: it is not told, and has no clock.
+  # A fiber scheduler that never resumes a fiber: it ignores events and has no clock.
   class Sleepy
     def close
       ($sleepy = Thread::Queue.new).pop
     end
 
     def fiber(&block)
-      # Nothing else refers to one that is suspended: it would be collected.
+      # Without another reference, a suspended fiber would be collected.
       Fiber.new(blocking: false, &block).tap { |one| ($fibers ||= []) << one }.tap(&:resume)
     end
 
@@ -257,7 +257,7 @@ module Hangs
     [one]
   end
 
-  # Holds the GVL in a system call, once all is said: pause(2), of x86-64.
+  # Holds the GVL in a system call, once all is printed: pause(2) of x86-64.
   def gvl
     holder = thread("gvl") do
       sleep 0.01 until $said
@@ -317,7 +317,7 @@ module Hangs
     [thread("ractor") { one.respond_to?(:take) ? one.take : one.value }]
   end
 
-  # The main thread exits, once all is said, and this one does not end.
+  # The main thread exits once all is printed, and this thread does not end.
   def exiting
     stop = Thread::Queue.new
     $exits = true

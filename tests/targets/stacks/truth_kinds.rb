@@ -20,7 +20,7 @@ module Go
   end
 end
 
-# What an ensure or a rescue is reached by.
+# The exception that leads to an ensure or a rescue.
 class Leap < StandardError
 end
 
@@ -807,11 +807,11 @@ end
 
 KINDS = Kinds.new.freeze
 ALL = Kinds.public_instance_methods(false).grep(/\Ain_/).sort.freeze
-# Those that wait for another thread, or can stand only at the beginning of a plan.
+# Kinds that wait for another thread, or can only be at the beginning of a plan.
 THREADS = %i[in_thread in_named_thread].freeze
 FIRST = %i[in_trap in_ractor].freeze
-# What code in a Ractor cannot do: blocks as methods, objects that are shared, and
-# fibers, with which Ruby itself crashes there now and then.
+# Kinds that do not work in a Ractor: blocks as methods, shared objects, and fibers,
+# with which Ruby itself sometimes crashes there.
 NOT_IN_RACTORS = %i[
   in_defined in_defined_deep in_nameless in_fiber in_resumed_fiber in_enumerator in_load in_hook
 ].freeze
