@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Each object has a method of its own of the same code; a step shows one and waits in
-# that method. "late" has the collector take those of before; from then on the methods
-# write $~, for which Ruby puts an object between a frame and its method.
+# Each object has its own method with the same code. A step prints one and waits in this
+# method. "late" makes the collector free the previous ones. From then on, the methods write
+# $~, for which Ruby puts an object between a frame and its method.
 $stdout.sync = true
 
 def fresh

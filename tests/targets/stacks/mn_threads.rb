@@ -1,5 +1,5 @@
-# Threads that share native threads (Ruby 3.3 and later, RUBY_MN_THREADS=1): of two the
-# one that is named burns, in a method of its own, and the other waits.
+# Threads that share native threads (Ruby 3.3 and later, RUBY_MN_THREADS=1): of the two, the
+# named one burns CPU in its own method, and the other waits.
 if ARGV.delete("agent")
   $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
   require "tracepoint/agent"

@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
-# Busy for ever in calls that can be recognised: on each of LEVELS levels there are four
-# methods t<level>_<number>, each with three calls on three lines. Line
-# 100 * (level + 1) + 10 * number + site calls t<level + 1>_<(number + site) % 4>, so that of
-# any two frames, one upon the other, it can be told whether they belong together.
+# Runs forever in calls that can be recognized: on each of LEVELS levels, there are four
+# methods t<level>_<number>, each with three calls on three lines. Line 100 * (level + 1) +
+# 10 * number + site calls t<level + 1>_<(number + site) % 4>, so for any two adjacent
+# frames, it is known whether they belong together.
 
 LEVELS = Integer(ARGV[0] || 12)
 

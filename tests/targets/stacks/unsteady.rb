@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Works, and after so many milliseconds does what it is told: exit, exec, fork, kill;
-# or, told storm, starts threads that live for a moment, without end.
+# Works, and after the given number of milliseconds does as requested: exit, exec, fork,
+# kill; or, with storm, starts threads that live for a moment, without end.
 what, wait = ARGV
 
 def work
