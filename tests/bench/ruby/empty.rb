@@ -3,7 +3,7 @@
 require "rbconfig"
 require "tmpdir"
 
-# EmptyC: methods written in C that do nothing, built when asked for.
+# EmptyC: methods written in C that do nothing, built on demand.
 Dir.mktmpdir do |dir|
   extconf = File.expand_path("empty/extconf.rb", __dir__)
   ok = system(RbConfig.ruby, extconf, chdir: dir, out: File::NULL) &&

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# A Ruby program whose events the benchmarks read stacks at. A command a line on standard
-# input, an answer a line: VERB DEPTH TIMES, ns of processor time an event at that depth.
+# A Ruby program at whose events the benchmarks read stacks. Each line of input is VERB
+# DEPTH TIMES, and its answer is the ns of CPU time per event at that depth.
 
 require "tracepoint"
 

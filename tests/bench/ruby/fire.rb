@@ -94,7 +94,7 @@ CASES = {
   "traced short method (1)" => "CALLS.traced_work(1)"
 }.freeze
 
-# What, against what, and the goal where there is one.
+# Variant, baseline, and the goal, if there is one.
 RATIOS = [
   ["P.fire(1, \"x\")", "empty C method (1, \"x\")", 1.15],
   ["P.fire(1, \"x\") if P.enabled?", "empty C method (1, \"x\")", nil],

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 # A program of many methods whose busy thread measures how much CPU the other threads of the
-# process use before it has the GVL again: for so long they have kept it. "reset" begins
-# anew; "longest" says it in µs, and as much without the garbage collector's time.
+# process use before it has the GVL again: for so long they kept it. "reset" starts again.
+# "longest" prints the maximum in µs, and the maximum without the garbage collector's time.
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 require "tracepoint/agent"
 

@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
-# The Rails application of bench/rails with all spans of the gem, which can be taken out of
-# what a request runs, and put back: two processes would differ by more than the spans cost.
-# A line on its input: "with" or "without" spans from now on; "cpu", that of a request in ns;
-# "objects", those that a request makes.
+# The Rails application of bench/rails with all spans of the gem, which can be removed from
+# the code that a request runs and restored: two processes would differ by more than the
+# spans' cost. Lines of input: "with" or "without" spans from now on; "cpu", a request's CPU
+# in ns; "objects", the number of objects that a request creates.
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 %w[rails net_http sidekiq redis puma].each { |feature| require "tracepoint/#{feature}" }
 require_relative "requests"
