@@ -1,4 +1,5 @@
-"""The walker on memory that lies: no crash, no hang, errors of ours or no stack."""
+"""The walker on damaged memory: no crash and no hang, but our own errors or no
+stack."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A Ruby VM that lies: everything that reads one ends, in bounded time and memory.
+"""A hostile Ruby VM: every reader of a VM ends, in bounded time and memory.
 
-Ends: with an answer or with an error of ours. The images are those of vm_images.py;
-each goes through all that reads a VM: checks, threads, stacks, names, lines, fibers.
+It ends with a result or with our own error. The images are those of vm_images.py. Each
+goes through all readers of a VM: checks, threads, stacks, names, lines, and fibers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Images of a Ruby VM whose memory lies: recordings, damaged in the ways of an enemy.
+"""Images of a hostile Ruby VM: recordings, damaged as an attacker would.
 
-An image is fixed once it is made: what is read twice is the same, so that a structure
-that is wrong is wrong throughout. What was not recorded is not there, or it is made up
-from the address, so that lists, chains and tables have no end.
+An image is fixed once it is made: two reads of the same place give the same data, so a
+wrong structure is consistently wrong. Memory that was not recorded is missing, or is
+derived from the address, so that lists, chains, and tables have no end.
 """
 
 from __future__ import annotations
