@@ -1,9 +1,9 @@
-"""Stacks that the kernel walks where a thread leaves its CPU are those that Ruby sees.
+"""Stacks that the kernel walks at a switch off a CPU equal those that Ruby reports.
 
 A busy thread is stopped by ptrace at any instruction. The kernel's program walks its
-stack at the switch into the stop. What was read from memory while it stood there was
-found to be what ``rb_profile_frames`` says; both are compared. The target frees no
-code: the names of what was walked are read later.
+stack at the switch into the stop. The stack read from memory during the stop is first
+verified with ``rb_profile_frames``, and then both are compared. The target frees no
+code, because names are read later.
 """
 
 from __future__ import annotations
