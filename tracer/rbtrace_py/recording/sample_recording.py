@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from rbtrace_py.aggregate.profile import Profile
@@ -25,6 +24,7 @@ from rbtrace_py.aggregate.sampling import Incomplete, Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
 from rbtrace_py.errors import BadRecording, NoSuchTarget
+from rbtrace_py.linux.closing import Closing
 from rbtrace_py.model.recording_meta import RUN_TIME, Meta
 from rbtrace_py.model.stacks import (
     RUN_QUEUE,
@@ -68,7 +68,7 @@ EXTENSION = ".rbrec"
 Path_ = str | os.PathLike[str]
 
 
-class RecordingWriter:
+class RecordingWriter(Closing):
     """Writes samples to a file about once per second.
 
     Args:
@@ -106,17 +106,6 @@ class RecordingWriter:
         self._losses = b""
         self._file, self.follows_cut = _open(path, meta, append)
         self._begin_section()
-
-    def __enter__(self) -> RecordingWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def add(self, sample: Sample) -> None:
         """Add a sample; it is written with the first sample after a second at most."""
