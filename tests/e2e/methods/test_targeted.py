@@ -307,7 +307,7 @@ def test_a_kill_at_any_moment(
     end = time.monotonic() + times(60)
     while time.monotonic() < end:
         tracer = trace("latency", each.pid, "method", *words, waits=False)
-        time.sleep(chance.uniform(0, 0.4))  # at random on purpose
+        time.sleep(chance.uniform(0, 0.4))  # any moment of the run must be safe
         tracer.process.kill()
         tracer.process.wait(TIMEOUT)
         assert comes_true(lambda: not is_hooked(target))
