@@ -2,8 +2,8 @@
 
 Each source offers offsets of fields. Sources are ordered by trust: a saved layout,
 DWARF of the same file, the table of the version, machine code. An offset that the
-process's memory contradicts is dropped. Of the others, the most trusted one is used. A
-less trusted source that disagrees causes a note, never a refusal.
+process's memory contradicts is dropped. The most trusted of the others is used. A less
+trusted source that disagrees causes a note, never a refusal.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Fibers:
                     yield address
 
     def _chain(self, fiber: int) -> Iterator[int]:
-        """Yield a thread's fiber, the one that resumed it (``prev``), and so on."""
+        """Yield a thread's fiber, then the fiber that resumed it (``prev``), etc."""
         seen: set[int] = set()
         while fiber > 4096 and fiber not in seen and len(seen) < _MOST_PREVIOUS:
             seen.add(fiber)

@@ -219,8 +219,8 @@ class FrameTree:
         if self._text > _MOST_TEXT or self.is_late():
             return None
         while self.renew_entry(method):
-            # It was collected. Its address may be that of the code's next method, or
-            # of that method's svar.
+            # It was collected. The code's next method, or an svar of that method, may
+            # be at its address.
             method = self.entry(method)
         try:
             made = self._make(node, iseq, pc, method, flags)
@@ -472,7 +472,7 @@ class FrameTree:
         return self._names.method(entry) if entry else None
 
     def entry(self, word: int) -> int:
-        """Return the address of the method entry that ``ep[-2]`` refers to, or 0.
+        """Return the address of the method entry to which ``ep[-2]`` refers, or 0.
 
         The word may be a cref instead, or an svar that contains either
         (check_method_entry of vm_insnhelper.c). Only entries are cached: an svar lives

@@ -125,7 +125,7 @@ class Iseq:
     def line(self, values: Values, pc: int) -> int | None:
         """Return the line of a frame with this pc, or None if unknown.
 
-        The pc is that of the next instruction (calc_lineno of vm_backtrace.c).
+        The pc points to the next instruction (calc_lineno of vm_backtrace.c).
         """
         if self._lines is None:
             if self._fields is None:

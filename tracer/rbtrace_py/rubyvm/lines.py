@@ -91,8 +91,8 @@ def read_lines(memory: Memory, layout: Layout, fields: LineFields) -> Lines:
 def _are_lines(lines: tuple[int, ...], first: int, last: int | None) -> bool:
     """Return whether the lines fit an iseq whose source is from ``first`` to ``last``.
 
-    A column with other data has many zeros, or numbers out of range. Of 100,000 iseqs
-    of the standard library, about twelve had lines out of range, by at most 4. In 2.7
+    A column with other data has many zeros, or numbers out of range. About twelve of
+    100,000 iseqs of the standard library had lines out of range, by at most 4. In 2.7
     up to a third of the lines are 0. An ``eval`` may begin at line 0 or before; its
     lines are not checked.
     """

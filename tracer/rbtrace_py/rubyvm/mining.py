@@ -41,7 +41,7 @@ class Mined:
     """The offsets found in machine code.
 
     Attributes:
-        agreed: Fields whose offset equals that of the layout.
+        agreed: Fields with the same offset as in the layout.
         offered: Other offsets, by field name.
     """
 

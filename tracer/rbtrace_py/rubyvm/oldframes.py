@@ -1,8 +1,8 @@
 """Stacks of Rubies up to 2.3, whose control frames contain their type.
 
-Up to 2.2 they also contain their method entry (2.3: ``ep[-1]``). The method of a block
-is that of the frame to which its environment belongs. ``ep[0]`` is the given block or
-the outer environment, depending on its second bit.
+Up to 2.2 they also contain their method entry (2.3: ``ep[-1]``). A block has
+the method of the frame to which its environment belongs. ``ep[0]`` is the given block
+or the outer environment, depending on its second bit.
 """
 
 from __future__ import annotations

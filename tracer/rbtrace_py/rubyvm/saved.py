@@ -1,8 +1,8 @@
 """A layout in a file, written by ``layout --save`` and read by ``--layout``.
 
-A stripped Ruby can be read with the layout of its unstripped build. Such a file may
-come from anywhere: it is parsed as untrusted input, and its offsets are checked against
-the process's memory like those of any other source.
+A stripped Ruby can be read with the layout of its unstripped build. The file is
+untrusted input: its offsets are checked against the process's memory, like the offsets
+of any other source.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ _STATES = {0: ThreadState.RUNNING, 1: ThreadState.SLEEPING, 2: ThreadState.SLEEP
 
 
 class VmThread(NamedTuple):
-    """One thread; addresses are those of its structures.
+    """One thread, with the addresses of its structures.
 
     Attributes:
         tid: Its ID in the target's own namespace, or None if unknown.

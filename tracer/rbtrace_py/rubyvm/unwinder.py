@@ -357,7 +357,7 @@ class Unwinder:
             track.is_placed = True
             if track.ranges is None:
                 return None
-        # No frames: of a fiber that is being switched to, or was just created.
+        # A fiber has no frames when it was just created, or as a switch to it begins.
         count = len(snapshot.frames) // self._size
         return Reading(
             track=track,

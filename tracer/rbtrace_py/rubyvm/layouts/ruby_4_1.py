@@ -77,5 +77,5 @@ DEVELOPMENT: Mapping[str, Differences] = {
         "objspace_count": 2584,
     },
 }
-"""Differences of revisions of the development branch, by date. The first one that the
-program's memory does not contradict is used."""
+"""Differences of revisions of the development branch, by date. The first difference
+that the program's memory does not contradict is used."""
