@@ -16,10 +16,16 @@ from commands import Tracer, below, by_names, run
 from processes import TARGETS, Target, comes_true, margin, read_line, run_time
 from rbtrace_py.model.stacks import Sample
 from rbtrace_py.recording.sample_recording import Recording
+from rubies import HERE
 from ruby_builds import Build, each_build
 
 RATE = 499
 WALKED = str(TARGETS / "stacks/walked.rb")
+DESCENDING = str(TARGETS / "stacks/descending.rb")
+STARTERS = (
+    Build(HERE),
+    pytest.param(Build("4.0.5-shared"), marks=pytest.mark.rubies),
+)
 MOST_FRAMES = 512
 TRACE = Callable[..., Tracer]
 Document = dict[str, Any]
@@ -88,6 +94,37 @@ def test_each_ruby(build: Build, trace: TRACE) -> None:
     assert found["counters"]["samples"] in target.ticks(1.5, RATE)
     assert found["counters"]["unresolved"] == 0
     assert found["counters"]["trimmed"] <= 0.01 * found["counters"]["samples"]
+
+
+@each_build
+def test_frames_beside_pages_that_were_not_written(build: Build, trace: TRACE) -> None:
+    with closing(Target(*build.words(), DESCENDING)) as target:
+        pid = int(target.ready.split()[1])
+        found = sampled(trace, target, "", "-r", 999, pid=pid)
+    counters = found["counters"]
+    assert counters["unreadable"] == 0
+    assert below(found, "Object#descend") > 0.95 * found["weight"], by_names(found)
+
+
+@pytest.mark.parametrize("build", STARTERS, ids=str)
+def test_threads_that_just_started(build: Build) -> None:
+    """A thread without a frame has no Ruby stack, which is no loss.
+
+    Ruby 4.0 starts so many threads that there is no room for their stacks. Each such
+    sample is lost once.
+    """
+    program = (
+        "puts 'ready'; $stdout.flush;"
+        "4.times.map { Thread.new { loop { Thread.new { 1 + 1 }.join } } }.each(&:join)"
+    )
+    words = ("--engine", "bpf", "--mode", "wall", "-r", 999, "--format", "json")
+    with closing(Target(*build.words(), "-e", program)) as target:
+        out, err, code = run("stacks", target.pid, "-d", 3, *words)
+    assert code in (0, 5), err
+    counters = json.loads(out)["counters"]
+    assert counters["samples"] > 0
+    # The kernel cannot read pages that are not in memory.
+    assert counters["unreadable"] <= counters["samples"] / 100_000
 
 
 def test_the_newest_frames_of_a_deep_stack(walked: Target, trace: TRACE) -> None:

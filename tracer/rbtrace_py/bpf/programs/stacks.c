@@ -59,6 +59,8 @@
 #define IN_JIT_FRAME 1 /* in place of a pc */
 #define C_FRAME 1      /* in jit_return */
 #define NOT_READ 8     /* in place of a JITFrame's address */
+#define PAGE 4096
+#define MOST_ABSENT 3 /* words of the newest control frame: pc, sp, iseq */
 
 /* Marks of a stack. */
 #define CUT 1        /* too deep: older frames are omitted */
@@ -217,7 +219,7 @@ static __always_inline u64 collection(struct ruby *ruby) {
 static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64 ids,
                                  u64 task) {
   struct stack_key *key = &scratch->head.key;
-  u64 ec = find_ec(ruby, fsbase_of(task), ids);
+  u64 ec = find_ec(ruby, fsbase_of(task), ids), stack, cfp;
 
   key->ids = ids;
   key->hash = key->thread = key->marks = key->fiber = 0;
@@ -228,7 +230,10 @@ static __always_inline int begin(struct ruby *ruby, struct scratch *scratch, u64
     return UNKNOWN;
   if (read_user(scratch->ec, sizeof scratch->ec, (void *)ec))
     return FAILED;
-  if (!EC_WORD(ruby->ec_stack)) /* the thread has not started yet, or has ended */
+  stack = EC_WORD(ruby->ec_stack);
+  cfp = EC_WORD(ruby->ec_cfp);
+  /* The thread has no frame yet, or has ended. */
+  if (!stack || !cfp || cfp == stack + 8 * EC_WORD(ruby->ec_size))
     return NO_RUBY;
   key->thread = EC_WORD(ruby->ec_thread);
   key->marks = collecting(ruby, key->thread, ec) << GC_SHIFT;
@@ -272,6 +277,29 @@ static __always_inline bool take_jit_frames(struct ruby *ruby, struct scratch *s
 #endif
 }
 
+/*
+ * Read the control frames. A JIT does not write pc and sp of a frame that it pushes, nor
+ * ZJIT of Ruby 4.1 the iseq of a frame with a JITFrame. If these are the last words of a
+ * page that nothing was written to, the page does not exist. Then put 0 in their place.
+ */
+static __always_inline bool read_frames(struct ruby *ruby, struct scratch *scratch,
+                                        u64 cfp, u64 size, u64 jit) {
+  u64 absent = -cfp & (PAGE - 1);
+  if (!read_user(scratch->frames, size, (void *)cfp))
+    return true;
+  if (absent > 8 * MOST_ABSENT || absent >= size)
+    return false;
+  FRAME_WORD(ruby->pc) = FRAME_WORD(ruby->sp) = FRAME_WORD(ruby->iseq) = 0;
+  size -= absent;
+  asm volatile("" : "+r"(size), "+r"(absent));
+  if (size > sizeof scratch->frames)
+    size = sizeof scratch->frames;
+  absent &= 8 * MOST_ABSENT;
+  if (read_user((void *)scratch->frames + absent, size, (void *)(cfp + absent)))
+    return false;
+  return absent <= 8 * ruby->iseq || (ruby->zjit && FRAME_WORD(jit) > C_FRAME);
+}
+
 /* After begin: read the frames and complete the key. */
 static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   struct stack_key *key = &scratch->head.key;
@@ -297,7 +325,8 @@ static __always_inline int walk(struct ruby *ruby, struct scratch *scratch) {
   asm volatile("" : "+r"(size));
   if (size > sizeof scratch->frames)
     size = sizeof scratch->frames;
-  if (read_user(scratch->frames, size, (void *)cfp))
+  asm volatile("" : "+r"(jit));
+  if (!read_frames(ruby, scratch, cfp, size, jit))
     return FAILED;
 
   /* Read values from the oldest environment on the stack to the newest value. */
@@ -438,7 +467,8 @@ static __always_inline void tally(struct scratch *scratch, u64 weight, u64 epoch
     return;
   }
   head->count = 0; /* the frames were sent */
-  if (!cell && UPDATE(stacks, &head->key, &weight) && (weight || !AT_LOAD(EACH)))
+  /* Weight 0: an interval begins. Its end counts the loss if there is still no room. */
+  if (!cell && UPDATE(stacks, &head->key, &weight) && weight)
     count_one(COUNTER_NO_ROOM);
 }
 
