@@ -127,6 +127,7 @@ def test_a_holder_that_sleeps(fiddler: Target, trace: TRACE) -> None:
     assert asleep(found) == pytest.approx(2 * 0.5e9, rel=0.05)
 
 
+@pytest.mark.alone  # their waits begin late if other programs use the CPUs
 def test_those_that_wait_later_for_one_that_sleeps(
     fiddler: Target, trace: TRACE
 ) -> None:
@@ -135,6 +136,7 @@ def test_those_that_wait_later_for_one_that_sleeps(
     assert asleep(found) == pytest.approx(2 * 0.5e9, rel=0.05)
 
 
+@pytest.mark.alone  # as the test above
 def test_those_that_never_had_it(fiddler: Target, trace: TRACE) -> None:
     """They have no Ruby stack yet. Only the GVL's queue contains them."""
     with closing(fiddler):

@@ -77,6 +77,17 @@ static __always_inline u64 waiters_of(struct ruby *ruby, struct scratch *scratch
 }
 
 /*
+ * Set the number of waiters if it is larger. Until the holder has a CPU, the queue only
+ * grows. A smaller length was read before another waiter joined the queue, which has
+ * already counted itself.
+ */
+static __always_inline void wait_if_more(struct interval *interval, u64 now,
+                                         u64 waiters) {
+  if (waiters > interval->waiters)
+    wait_on(interval, now, waiters);
+}
+
+/*
  * The current thread leaves its CPU, and may begin to wait for a holder that is off the
  * CPU. A thread that never held the GVL has no Ruby stack; it is found by ANY_QUEUE.
  */
@@ -89,7 +100,7 @@ static __always_inline void wait_for_holder(struct ruby *ruby, struct scratch *s
     return;
   if (queue == ANY_QUEUE)
     queue = queue_of(ruby, interval->key.thread);
-  wait_on(interval, now, queue_length(scratch, queue));
+  wait_if_more(interval, now, queue_length(scratch, queue));
 }
 
 /*
@@ -121,6 +132,5 @@ static __always_inline void count_waiters(struct ruby *ruby, struct scratch *scr
   if (!interval || !thread) /* the stack could not be read */
     return;
   waiters = queue_length(scratch, queue_of(ruby, thread));
-  if (waiters > interval->waiters)
-    wait_on(interval, interval->since, waiters);
+  wait_if_more(interval, interval->since, waiters);
 }
