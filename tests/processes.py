@@ -88,17 +88,6 @@ def await_state(pid: int, letter: str, tid: int | None = None) -> None:
     assert comes_true(lambda: task_state(pid, tid) == letter), task_state(pid, tid)
 
 
-def waited_for_cpu(pid: int) -> float:
-    """Return for how many seconds the main thread was runnable: proc(5), schedstat.
-
-    The result is 0 if the process has ended and its child does the step.
-    """
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except OSError:
-        return 0.0
-
-
 def hanging(pid: int) -> str:
     """Return the positions of a process's threads, in the kernel and in Ruby."""
     said = []
@@ -147,8 +136,6 @@ class Target:
 
     took = 0.0
     """Seconds from the last step to its answer."""
-    _waited = 0.0
-    """Seconds of these in which the main thread waited for a CPU."""
 
     def __init__(
         self, *command: object, env: dict[str, str] | None = None, **options: Any
@@ -188,19 +175,19 @@ class Target:
 
     def step(self, word: str = "") -> str:
         """Request a step, wait until it is done, and return the answer."""
-        began, waited = time.monotonic(), waited_for_cpu(self.pid)
+        began = time.monotonic()
         self._send(word)
         answer = self._answer()
-        self._waited = waited_for_cpu(self.pid) - waited
         self.took = time.monotonic() - began
         return answer
 
     def ticks(self, seconds: float, rate: int = 499) -> range:
         """Return the possible number of samples for a CPU time in the last step.
 
-        A thread's CPU clock leaves out the time that a hypervisor took. Timers do not.
+        A thread's CPU clock leaves out interrupts, in which BPF programs of other
+        tracers may run, and the time that a hypervisor took. Timers do not.
         """
-        most = max(seconds, self.took - self._waited)
+        most = max(seconds, self.took)
         return range(int(0.9 * seconds * rate), int(1.1 * most * rate) + 1)
 
     def tell(self, word: str = "") -> None:
