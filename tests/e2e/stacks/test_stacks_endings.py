@@ -9,12 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from commands import Tracer, run
-from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target
+from processes import MAIN, ROOT, TARGETS, TIMEOUT, Target, comes_true, task_state
+from rbtrace_py.linux.process import Process
+from rbtrace_py.rubyvm.detect import find_ruby
+from rbtrace_py.rubyvm.native_ids import timer_thread
+from ruby_builds import Build, running
 
 SOURCE = str(TARGETS / "stacks/states.rb")
 START = Callable[..., Target]
@@ -101,6 +106,32 @@ def test_pausing_always_resumes(busy: Target, trace: TRACE) -> None:
     assert "targets were paused for" in err
     status = Path(f"/proc/{busy.pid}/status").read_text()
     assert "TracerPid:\t0\n" in status
+
+
+@pytest.mark.rubies
+@pytest.mark.parametrize(
+    "name", ["3.3", "3.4", "4.0.5-shared", "4.1.0dev-shared", "4.0.5-shared-stripped"]
+)
+def test_the_timer_thread_is_not_paused(name: str, trace: TRACE, root: None) -> None:
+    """From Ruby 3.3 on, it ends a time slice after 10 ms in which nothing stops it.
+
+    While it was paused, other threads waited for the GVL for seconds.
+    """
+    with running(Build(name), "stacks/states.rb", "1") as target:
+        with Process(target.pid) as process:
+            ruby = find_ruby(process)
+            with closing(ruby):
+                # It waits all the time, except for some microseconds.
+                assert comes_true(lambda: timer_thread(process, ruby.data) is not None)
+                timer = timer_thread(process, ruby.data)
+        tracer = trace("stacks", target.pid, "--pause", "-r", 200)
+        paused = 0
+        while paused < 100:
+            paused += task_state(target.pid) == "t"
+            assert task_state(target.pid, timer) != "t"
+        assert target.target.step("go") == "done"
+        _, err, code = tracer.finish()
+        assert code == 0, err
 
 
 def test_a_second_signal_insists(busy: Target, trace: TRACE) -> None:

@@ -116,6 +116,18 @@ def test_all_threads_stop_and_go_on(program: Path, counts: Counts) -> None:
             counts.wait_for_more(0, 1, 2, 3)
 
 
+def test_a_spared_thread_keeps_running(program: Path, counts: Counts) -> None:
+    with running(program, counts.path, *"sn") as target, Process(target.pid) as process:
+        counts.wait_for_more(0, 1)
+        spared = max(process.threads())
+        with paused(process, 10, {spared}) as pause:
+            assert pause.threads == len(process.threads()) - 1
+            before = counts.read()
+            counts.wait_for_more(1)
+            assert counts.read()[0] == before[0]
+        counts.wait_for_more(0, 1)
+
+
 def test_threads_that_are_born_meanwhile(program: Path, counts: Counts) -> None:
     with running(program, counts.path, *"pps") as target:
         counts.wait_for_more(0, 1, 2)

@@ -42,6 +42,7 @@ class Attached:
         path: Path of the file that contains the VM.
         build_id: Build-id of this file.
         base: Its load address minus its address in the file.
+        data: Its writable memory (.data and .bss), as (address, size).
         vm: Address of ``rb_vm_t``.
         symbols: Address of the symbol table, or None if not found.
         agreed: Fields that the binary's own code confirms.
@@ -57,6 +58,7 @@ class Attached:
     path: str
     build_id: str
     base: int
+    data: tuple[tuple[int, int], ...]
     vm: Root
     symbols: Root | None
     layout: Layout
@@ -138,6 +140,7 @@ def attach(
             ruby.path,
             ruby.build_id,
             ruby.bias,
+            ruby.data,
             vm,
             symbols,
             verdict.layout,

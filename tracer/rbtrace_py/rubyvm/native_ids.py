@@ -5,12 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rbtrace_py.errors import UnreadableMemory
+from rbtrace_py.linux.process import Process
+from rbtrace_py.linux.system_calls import system_call
 from rbtrace_py.rubyvm.values import Values
 
 _PTHREAD_TIDS = (0x2D0, 0x30)
 """Offsets of the kernel's tid in ``struct pthread``: glibc's, musl's (x86-64)."""
 _LARGEST_TID = 1 << 22
 """PID_MAX_LIMIT of Linux (include/linux/threads.h)."""
+
+_EPOLL_WAIT = ("epoll_wait", "epoll_pwait", "epoll_pwait2")
+
+
+def timer_thread(process: Process, data: Iterable[tuple[int, int]]) -> int | None:
+    """Return the tid of Ruby's timer thread; None if it is unknown.
+
+    From Ruby 3.3 on, it waits in ``epoll_wait`` for 10 ms, and ends a time slice only
+    if nothing interrupts the wait (``timer_thread_polling`` in thread_pthread_mn.c). It
+    runs no Ruby code. It is recognized by the buffer of its call, which is a static
+    variable of Ruby's.
+
+    Args:
+        process: The process.
+        data: Writable memory of its Ruby, as (address, size).
+    """
+    for tid in process.threads():
+        call = system_call(process, tid)
+        if call is not None and call.name in _EPOLL_WAIT:
+            buffer = call.arguments[1]
+            if any(start <= buffer < start + size for start, size in data):
+                return tid
+    return None
 
 
 class NativeIds:

@@ -12,7 +12,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,18 +55,25 @@ class Pause:
 
 
 @contextmanager
-def paused(process: Process, limit: float = 1.0) -> Iterator[Pause]:
-    """Stop all threads of ``process`` during the block, for at most ``limit`` seconds.
+def paused(
+    process: Process, limit: float = 1.0, spared: Collection[int] = ()
+) -> Iterator[Pause]:
+    """Stop the threads of a process during the block.
 
     Signals sent meanwhile are delivered, and a stopped process stays stopped. As at any
     stop, a call such as ``epoll_wait`` ends with EINTR.
+
+    Args:
+        process: The process.
+        limit: Maximum duration in seconds.
+        spared: IDs of threads that keep running.
 
     Raises:
         NotPermitted: We may not trace the process, or another process traces it.
         NoSuchTarget: The process has ended.
         RbtraceError: A thread did not stop in time.
     """
-    tracer = _Tracer(process, limit)
+    tracer = _Tracer(process, limit, spared)
     tracer.start()
     try:
         tracer.ready.wait()
@@ -100,13 +107,14 @@ class _Held:
 class _Tracer(threading.Thread):
     """Stops the target, waits for ``done`` or the limit, and releases the target."""
 
-    def __init__(self, process: Process, limit: float) -> None:
+    def __init__(self, process: Process, limit: float, spared: Collection[int]) -> None:
         super().__init__(name="rbtrace-pause", daemon=True)
         self.pause = Pause()
         self.ready, self.done = threading.Event(), threading.Event()
         self.error: RbtraceError | None = None
         self._process = process
         self._limit = limit
+        self._spared = frozenset(spared)
         self._held: dict[int, _Held] = {}
         self._since = 0
 
@@ -133,7 +141,8 @@ class _Tracer(threading.Thread):
         """Seize and stop all threads, including those created meanwhile."""
         self._deadline = time.monotonic() + self._limit
         while time.monotonic() < self._deadline:
-            fresh = [t for t in self._process.threads() if t not in self._held]
+            left = self._spared.union(self._held)
+            fresh = [tid for tid in self._process.threads() if tid not in left]
             seized = [tid for tid in fresh if self._seize(tid)]
             if not seized and self._held:
                 return

@@ -22,6 +22,7 @@ from rbtrace_py.linux.tasks import Tasks
 from rbtrace_py.model.stack_walk import HeldGvl
 from rbtrace_py.model.stacks import RubyThread, Sample, ThreadState
 from rbtrace_py.rubyvm.attach import Attached, attach, check_zjit
+from rbtrace_py.rubyvm.native_ids import timer_thread
 from rbtrace_py.rubyvm.saved import SavedLayout
 from rbtrace_py.rubyvm.threads import VmThread
 from rbtrace_py.rubyvm.vm import GATHERED_AT_ONCE, RubyVM, Walked
@@ -113,7 +114,8 @@ class RubyProcess(Closing):
         self._sleep_when_read: dict[int, tuple[int, bytes] | None] = {}  # by address
         self._has_moving = False
         self._listing: list[int] = []
-        self._listed_ns = self._listing_ns = 0
+        self._listed_ns = self._listing_ns = self._timer_sought_ns = 0
+        self._timer = 0
         self._checked_ns = time.monotonic_ns()
         self._failed = self._lost = self._read = 0
         self.refresh()
@@ -340,7 +342,7 @@ class RubyProcess(Closing):
         if pause:
             if running is None:
                 running = self._tasks.running(self._tids_of(wanted))
-            with paused(self.process) as pausing:
+            with paused(self.process, spared=self._timer_threads()) as pausing:
                 walks = self._stacks(wanted)
             self.stopped_ns += pausing.stopped_ns
             return walks, running - pausing.asleep, pausing.asleep
@@ -352,6 +354,18 @@ class RubyProcess(Closing):
             running |= self._tasks.running(self._tids_of(some))
             walks += self._new_stacks(some)
         return walks, running, None
+
+    def _timer_threads(self) -> set[int]:
+        """Return the thread that gives other threads the GVL, which runs no Ruby code.
+
+        If it were paused 100 times per second, no thread would ever lose the GVL.
+        """
+        if self._timer_sought_ns != self._listed_ns:
+            self._timer_sought_ns = self._listed_ns
+            found = timer_thread(self.process, self._attached.data)
+            if found is not None:
+                self._timer = found
+        return {self._timer} if self._timer in self._listing else set()
 
     def _new_stacks(self, some: list[_Known]) -> list[Walked | None]:
         """Return stacks; read those that may have changed since the last pass."""
