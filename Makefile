@@ -20,7 +20,7 @@ test: setup-test ## run the tests of all three languages with this machine's Rub
 test-all: setup-test ## the same, then all tests that need other Rubies (builds chroots)
 	@scripts/test.sh --all
 
-lint: setup-test ## ruff, mypy, rubocop, C with -Werror, shellcheck
+lint: setup-test ## ruff, mypy, rubocop, C with -Werror, shellcheck, English
 	@scripts/lint.sh
 
 format: setup-test ## format the Python code with ruff

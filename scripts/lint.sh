@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the linters and formatters for Python, Ruby, C, and shell.
+# Runs the linters and formatters for Python, Ruby, C, shell, and English.
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
@@ -77,6 +77,7 @@ check "mypy --strict" .venv/bin/mypy --no-error-summary
 check "Ruby" lint_ruby
 check "C" lint_c
 check "shell" lint_shell
+check "English" scripts/check_english.py
 
 if [ ${#failed[@]} -gt 0 ]; then
   printf -v list '%s, ' "${failed[@]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import shlex
 import shutil
@@ -15,6 +14,7 @@ from types import ModuleType
 import click
 import pytest
 
+import script_modules
 from rbtrace_py.cli.main import COMMANDS, cli, split_command
 from task_pages import TASK_PAGES
 
@@ -56,13 +56,7 @@ def prose(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def generator() -> ModuleType:
-    path = ROOT / "scripts" / "gen_cli_docs.py"
-    spec = importlib.util.spec_from_file_location("gen_cli_docs", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_modules.load("gen_cli_docs")
 
 
 def test_the_reference_is_current(generator: ModuleType) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import rbtrace_py
+import script_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 FUNCTIONS = [
@@ -53,11 +53,6 @@ def test_a_class_has_a_docstring(name: str) -> None:
 
 def test_the_reference_is_current() -> None:
     """If not, run scripts/gen_library_docs.py."""
-    path = ROOT / "scripts" / "gen_library_docs.py"
-    spec = importlib.util.spec_from_file_location("gen_library_docs", path)
-    assert spec
-    assert spec.loader
-    generator = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generator)
+    generator = script_modules.load("gen_library_docs")
     assert generator.documented() == set(generator.ORDER)
     assert (ROOT / "docs" / "library-reference.md").read_text() == generator.page()
