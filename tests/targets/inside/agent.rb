@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# A program that loads the agent, and has threads whose stacks are known.
+# A program that loads the agent and has threads with known stacks.
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 require "tracepoint/agent"
 

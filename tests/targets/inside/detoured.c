@@ -1,10 +1,10 @@
-/* Sits in one system call after another, and says how each of them ended.
+/* Waits in one system call after another, and prints how each of them ended.
 
-   detoured KIND [MILLISECONDS]: says "ready", waits for a line, then makes calls of that
-   kind and says "RESULT ERRNO MILLISECONDS" of each; a second line ends it.
+   detoured KIND [MILLISECONDS]: prints "ready", waits for a line, then makes calls of that
+   kind and prints "RESULT ERRNO MILLISECONDS" for each; a second line ends it.
 
-   Signals with handlers: SIGUSR1 without SA_RESTART, SIGRTMIN with. The last thing that
-   it says is how often each came. */
+   Signals with handlers: SIGUSR1 without SA_RESTART, SIGRTMIN with. Its last line of
+   output is how often each arrived. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -38,7 +38,7 @@ static long now(void) {
   return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* A socket with a time limit, to which a child hands on a byte of the input. */
+/* A socket with a time limit, to which a child forwards a byte of the input. */
 static int timed_socket(void) {
   struct timeval limit = {60, 0};
   int pair[2];
@@ -94,7 +94,7 @@ static void spin(void) {
   printf("wrong %ld\n", wrong);
 }
 
-/* On a stack that ends 16 kB below, at a page that nobody may touch. */
+/* Spins on a stack of 16 kB, below which is a page without any access rights. */
 static void spin_tightly(void) {
   static ucontext_t home, there;
   size_t size = 16 << 10;

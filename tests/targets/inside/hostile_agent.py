@@ -1,9 +1,9 @@
 """A process that pretends to be an agent, and attacks the tracer.
 
 Arguments: the request that is attacked, and the attack, a function below. All other
-requests get an ordinary answer; ``arm`` sends shared memory in which two methods were
-called, with the lie that LIE names, a method of ``Memory``. It prints "attack" when the
-attack begins.
+requests get an ordinary answer. ``arm`` sends shared memory in which two methods were
+called, falsified by the method of ``Memory`` that LIE names. It prints "attack" when
+the attack begins.
 """
 
 from __future__ import annotations

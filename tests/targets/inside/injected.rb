@@ -1,5 +1,5 @@
-# A program of many kinds: says "ready PID", works, is told to end by a line, and then
-# says "right" if all that it computed meanwhile came out as the first time.
+# Programs of many kinds. Each prints "ready PID" and works until a line arrives. Then it
+# prints "right" if every result was the same as the first one.
 #
 #   injected.rb KIND
 $stdout.sync = true
@@ -14,7 +14,7 @@ def listen
   end
 end
 
-# Do the same over and over; each result must equal the first.
+# Repeats a computation; each result must equal the first.
 def repeat
   first = yield
   listen
@@ -83,8 +83,8 @@ when "forked"
   read.close
   Process.wait(child)
 when "registers"
-  # ARGV[1] is registers.S as a library. Its turns are made without the GVL, so
-  # that the code can run in another thread meanwhile.
+  # ARGV[1] is registers.S as a library. It runs without the GVL, so that
+  # injected code can run in another thread meanwhile.
   require "fiddle"
   turn = Fiddle::Function.new(
     Fiddle.dlopen(ARGV[1])["turn"], [Fiddle::TYPE_VOIDP] * 2 + [Fiddle::TYPE_LONG, Fiddle::TYPE_VOIDP],
@@ -99,7 +99,7 @@ when "registers"
     [after, other]
   end
 when "timed"
-  # Gets the length of a wait, and answers how many milliseconds it took.
+  # Takes the length of a wait, and prints how many milliseconds it took.
   puts "ready #{$$}"
   $stdin.gets
   began = Process.clock_gettime(Process::CLOCK_MONOTONIC)

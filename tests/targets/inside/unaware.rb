@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# A program that knows nothing of the agent. Each line on standard input is a question
-# about itself, which it answers in a line. ARGV: Ruby code to run first.
+# A program without the agent. Each line on standard input is a question about the
+# program, which it answers in one line. ARGV: Ruby code to run first.
 $stdout.sync = true
 ARGV.each { |code| eval code }
 
@@ -27,8 +27,8 @@ def left
   [Thread.list.size, ThreadGroup::Default.list.size, kinds - ["anon_inode:[eventpoll"]].inspect
 end
 
-# Keep the GVL until a line comes. The C library's system(3) waits on whatever
-# signal comes; a read would end with EINTR.
+# Keep the GVL until a line arrives. The C library's system(3) keeps waiting if
+# a signal arrives; a read would end with EINTR.
 def hold
   require "fiddle"
   system = Fiddle::Handle::DEFAULT["system"]

@@ -67,7 +67,7 @@ module Work
     nest(depth - 1) if depth > 1
   end
 
-  # Overflows the stack: Ruby tells no returns of it.
+  # Overflows the stack. Ruby then reports no returns.
   def self.sink(depth)
     sink(depth + 1)
   end

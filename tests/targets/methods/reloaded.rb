@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # A class that is reloaded, as in development: by Rails, or as Zeitwerk does it for Rails.
-# A line on its input is Ruby to be run.
+# A line of its input is Ruby code to run.
 #
 #   reloaded.rb FOLDER [rails]
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Methods of all kinds in the class Shop and around it. A line on its input does one step
-# of STEPS, or is Ruby to be run.
+# Methods of all kinds in the class Shop and around it. A line of its input names a step
+# of STEPS, or is Ruby code to run.
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 require "tracepoint/agent"
 
@@ -149,7 +149,7 @@ module Louder
 end
 using Louder
 
-# What Ruby itself calls, by an operator, an iterator, a conversion, or otherwise.
+# Methods that Ruby itself calls, by an operator, iterator, conversion, or otherwise.
 class Kinds
   include Comparable
   include Enumerable

@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
-# A till whose work is known, and which begins once somebody traces it.
+# A till with a known workload, which can begin once it is traced.
 #
-# Of 20 orders ten are tea, six coffee and four cake, which is declined: its spans raise.
-# A line on its input says when: "now", "traced" (once a probe is), "armed" (once the
-# agent's hook is) or "listened" (once somebody has a TracePoint in it). "exit" ends it.
+# The 20 orders are ten teas, six coffees, and four cakes. Cake is declined: its spans
+# raise. A line of input starts it: "now", "traced" (once a probe is), "armed" (once the
+# agent's hook is), or "listened" (once a TracePoint is enabled). "exit" ends it.
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 require "tracepoint"
 require "tracepoint/agent" unless ARGV.include?("bare")

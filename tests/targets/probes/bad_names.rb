@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# A thread with frames, a path and a name that would act on a terminal or in a format.
+# A thread whose frames, path, and name have characters that steer a terminal or a format.
 BAD = "e\e[31m\e]0;owned\a;x\u202Ey\r\n z<&>\"'%s{}]]>"
 GATE = Queue.new
 eval("def evil\u202Emethod() GATE.pop end", nil, "/tmp/#{BAD}.rb", 5)

@@ -1,5 +1,5 @@
 # At each step: fires events and spans of all shapes while a capture runs, and writes
-# what the capture has as one line of JSON, as `trace --json` shows events.
+# the captured events as one line of JSON, in the form of `trace --json`.
 require "json"
 require "tracepoint/testing"
 

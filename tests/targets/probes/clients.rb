@@ -1,5 +1,5 @@
-# A client of a Redis server, whose socket is in the folder that it is given, and of an
-# HTTP server, both its own. At each step it asks both, and says what they have counted.
+# A client of two servers that it starts: Redis, with its socket in the folder ARGV[0], and
+# HTTP. At each step it sends requests to both, and prints what they have counted.
 require "json"
 require "socket"
 require "tracepoint/net_http"
@@ -13,7 +13,7 @@ REDIS = Redis.new(path: SOCKET)
 WEB = TCPServer.new("127.0.0.1", 0)
 SERVED = []
 
-# Answers the requests of a connection. Those for /missing get a 404.
+# Answers the requests of a connection. A request for /missing gets a 404.
 def serve(client)
   SERVED << "connections"
   while (line = client.gets)

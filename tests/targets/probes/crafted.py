@@ -3,10 +3,10 @@
 A line of JSON on standard input is one command:
 
   ["define", provider, name, role, [[operand, type, role], ...]]
-  ["fire", name, [values], times]     a text is passed as a pointer to its bytes
-  ["threads", [names], count]         so many threads, each firing these in turn
+  ["fire", name, [values], times]     a string is passed as a pointer to its bytes
+  ["threads", [names], count]         ``count`` threads, each firing these in turn
 
-Numbers of roles and types are those of libstapsdt.h.
+libstapsdt.h defines the numbers of roles and types.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-# Fires :one at each "fire N". At "exec", executes the same program again.
+# Fires :one N times at "fire N". Executes the same program again at "exec".
 require "tracepoint"
 
 ONE = Tracepoint.define(:one, {n: Integer}, provider: :exec)

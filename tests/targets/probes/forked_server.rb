@@ -1,7 +1,7 @@
 # Configuration of Puma and of Unicorn: two workers behind a socket in $PLACE. With
-# PRELOAD=1 the parent loads the application before it forks, so that web:before and
-# rack:request are there at the fork; otherwise the parent has no probes at all, and
-# each worker defines its own. Each worker defines web:after after the fork.
+# PRELOAD=1, the parent loads the application before it forks, so that web:before and
+# rack:request exist at the fork. Otherwise the parent has no probes, and each worker
+# defines its own. Each worker defines web:after after the fork.
 place = ENV.fetch("PLACE")
 preloads = ENV["PRELOAD"] == "1"
 define = lambda do

@@ -1,5 +1,5 @@
-# At each step ("N") N children are made one after the other, each of which
-# fires :child once and ends.
+# At each step ("N"), N children are forked one after the other. Each
+# fires :child once and exits.
 require "tracepoint"
 
 CHILD = Tracepoint.define(:child, {n: Integer}, provider: :fork)

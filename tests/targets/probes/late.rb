@@ -1,4 +1,4 @@
-# Defines a probe when told ("define NAME") and fires one ("fire NAME N").
+# Defines a probe ("define NAME") or fires one ("fire NAME N") on request.
 require "tracepoint"
 
 PROBES = { "first" => Tracepoint.define(:first, {n: Integer}, provider: :late) }

@@ -1,8 +1,8 @@
-# Eight threads that define, fire, disable, fork and wait, at each step ("N") N rounds
-# each. Each round fires loop:round three times: once here, twice in a child, which
-# defines probes from threads of its own and exits while they do so.
+# Eight threads that define, fire, disable, fork, and wait: N rounds each at each step
+# ("N"). Each round fires loop:round three times: once here and twice in a child. The
+# child's threads define probes, and the child exits while they do so.
 #
-# Probes are for ever: here they are the same at each round, and new ones only in children.
+# Probes cannot be removed: each round uses the same ones; only children define new ones.
 require "tracepoint/testing"
 
 THREADS = 8

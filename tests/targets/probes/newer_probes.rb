@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Fires known numbers of the probes that Ruby has since 4.1. Each line of input is a verb
-# and a number; "done" follows once they were fired.
+# Fires the probes that Ruby has since 4.1 a known number of times. Each line of input is a
+# verb and a number; the answer at its end is "done".
 #
 #   collect NUMBER   whole collections
 #   create NUMBER    objects, of a class whose objects have flags of their own
@@ -15,7 +15,7 @@ class Probed
     number.times { Odd.allocate }
   end
 
-  # More members than any other class has: a size of their own.
+  # More members than any other class has, so that the size of its objects is unique.
   Odd = Struct.new(*Array.new(60) { |n| :"member_#{n}" })
 
   def collect(number)

@@ -1,7 +1,7 @@
 # A parent and three children. :before is defined before the fork; after it the
 # parent defines :parent_after and each child :child_after (and child 0 also
-# :own). At each line on standard input every process fires what it has, 10
-# times; the answer comes when all have.
+# :own). At each line on standard input, every process fires all its probes 10
+# times. The answer follows when all processes have fired.
 require "tracepoint"
 
 BEFORE = Tracepoint.define(:before, {who: Integer}, provider: :fork)

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Puma's configuration: two workers of one thread behind a socket in $PLACE, each of
-# which answers with its pid, to /hold once somebody writes to the FIFO $PLACE/held. With
-# AGENT=workers they alone load the agent; with PLUGIN=1 they have the gem's plugin.
+# Puma's configuration: two workers of one thread behind a socket in $PLACE. Each answers
+# with its pid; /hold is answered after a write to the FIFO $PLACE/held. With
+# AGENT=workers, only the workers load the agent; with PLUGIN=1 they have the gem's plugin.
 # A plain `class Web` would belong to the configuration.
 ::Web = Class.new do
   def call(environment)

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Requests of which each 50th takes a slow path. Each line of input is a way and a number
-# of requests; "done NS SUSPENDED" follows, the time that the slow ones took by their own
-# clock, and how much of it their fiber was suspended.
+# Every 50th request takes a slow path. Each line of input is a kind of slow path and a
+# number of requests. The answer is "done NS SUSPENDED": the time that the slow requests
+# took by their own clock, and the part of it in which their fiber was suspended.
 #
 #   on_cpu     the slow path has the CPU all the time
 #   off_cpu    the slow path sleeps
@@ -13,7 +13,7 @@
 #   nested     as on_cpu, within a second span
 #   forked     as on_cpu, in a child that begins with the first request
 #
-# With a number as the only argument, its slow path takes so many seconds.
+# A number as the only argument is the time of the slow path, in seconds.
 
 require "tracepoint"
 

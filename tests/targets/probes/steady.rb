@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Two children that work all the time, some hundred times per second: a span with one of
-# 200 keys and a varying duration, methods, and exceptions.
+# Two children that do the same a few hundred times per second: a span with one of 200
+# keys and a varying duration, method calls, and exceptions.
 require "tracepoint"
 require "tracepoint/agent"
 

@@ -1,4 +1,4 @@
-"""A user's program, for mypy: what an editor knows of the library."""
+"""A user's program, for mypy: the types that an editor sees in the library."""
 
 from collections.abc import Iterator
 

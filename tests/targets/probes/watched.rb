@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# A program that never rests and has everything there is to look at: calls, exceptions,
-# objects, collections, probes. A line on its input is a question about itself.
+# A busy program that has everything that can be traced: calls, exceptions, objects,
+# collections, and probes. A line of its input is a question about the program.
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 require "json"
 require "tracepoint"
@@ -37,7 +37,7 @@ worker = Thread.new do
 end
 worker.name = "worker"
 
-# The parts of a tracer that are left in the process, as seen by Ruby.
+# The parts of a tracer that remain in the process, as seen by Ruby.
 def left
   {
     threads: Thread.list.map { |thread| "#{thread.class} #{thread.name}" }.sort,

@@ -1,5 +1,5 @@
-# Runs forever in frames that no instruction names: two files that are autoloaded, by
-# Ruby's own `require` or by one that replaced it; `const_added`; two of `warn`.
+# Runs forever in frames that no call instruction names: two files that are autoloaded by
+# Ruby's `require` or by its replacement, `const_added`, or two frames of `warn`.
 $stdout.sync = true
 autoload :Outer, "#{__dir__}/autoloaded/outer"
 

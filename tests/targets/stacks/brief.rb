@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Has one thread besides the main one, which stands still in one more call of deep than
-# the thread before it. A line of input ends it and starts the next one.
+# Runs one thread besides the main thread. It sleeps in one more call of deep than the
+# thread before it. A line of input ends it and starts the next one.
 $stdout.sync = true
 
 def deep(count)

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Says how deep it has come, and waits, near to the end of its stack.
+# Prints the depth that it has reached, and waits near the end of its stack.
 $deepest = 0
 
 def deeper(depth)

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Each frame spins when it is the newest and no frame was ever below it. So the VM's stack
-# below it was not written yet. A JIT does not write the pc of a frame that it pushes.
+# Each frame spins when it is the newest and no frame was ever below it, so the VM's stack
+# below it is still unwritten. A JIT does not write the pc of a frame that it pushes.
 
 MS = 1_000_000
 FRAMES = 600 # of 7 words: each place of a page is the end of a frame

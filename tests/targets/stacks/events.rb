@@ -13,8 +13,8 @@
 #   mask NUMBER    calls of umask in Events#veil, with 1, 2 … 0777 and again 0
 #   write NUMBER   writes of 1, 2 … bytes to /dev/null in Events#put
 #   signal NUMBER  signals SIGCONT to itself in Events#poke
-#   crowd NUMBER   forks four, each of which hits shop:sold so often
-#   family NUMBER  forks four, each of which calls getppid so often
+#   crowd NUMBER   forks four children, each of which hits shop:sold NUMBER times
+#   family NUMBER  forks four children, each of which calls getppid NUMBER times
 
 require "io/wait"
 require "tracepoint"

@@ -1,5 +1,5 @@
-/* Says it is a Ruby. What its VM pointer leads to is changed all the time, and is
-   full of pointers to itself: lists, threads and stacks without an end. */
+/* Pretends to be a Ruby. Its VM pointer leads to memory that changes all the time and is
+   full of pointers to itself: endless lists, threads, and stacks. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

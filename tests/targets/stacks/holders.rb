@@ -1,13 +1,13 @@
 # frozen_string_literal: true
 
-# Threads that want the GVL all the time. "fight SECONDS": one runs Ruby, one a function
-# in C that keeps the GVL, one makes system calls, which give it away. "ractor SECONDS": the
-# first two have a Ractor to themselves. For each comes a line "NAME CPU_NS READY_NS": how
-# long it had a CPU, and how long it waited for one. "sleep SECONDS": a function in C sleeps
-# with the GVL, while two others want it; for it comes "NAME NS 0", when that ended, by
-# CLOCK_REALTIME. "late SECONDS": the two others want it only some time after that has begun;
-# "begin SECONDS": they have just been made, and never had it.
-# Then comes "done".
+# Threads that compete for the GVL. "fight SECONDS": one runs Ruby, one runs a C function
+# that keeps the GVL, one makes system calls, which release it. "ractor SECONDS": the first
+# two run in a Ractor of their own. Each thread answers "NAME CPU_NS READY_NS": its time on
+# a CPU, and its time waiting for one. "sleep SECONDS": a C function sleeps with the GVL,
+# while two other threads want it. It answers "NAME NS 0", the time when it ended, by
+# CLOCK_REALTIME. "late SECONDS": the two others want the GVL only some time after the sleep
+# has begun. "begin SECONDS": they have just been created, and never had the GVL.
+# "done" follows.
 
 # The thread's time on a CPU, and its time waiting for one: proc(5), schedstat.
 def times
@@ -46,7 +46,7 @@ class Holders
     ["hold_asleep #{ended} 0"]
   end
 
-  # A thread that sleeps with the GVL lets no other run Ruby: these begin by the clock.
+  # No thread can run Ruby while one sleeps with the GVL: these threads begin by the clock.
   def late
     others = Array.new(2) do
       Thread.new do

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
 # One thread sleeps while another thread keeps the GVL busy, so that each sleep ends late.
-# Says "ready PID". For each line "go SECONDS" it answers with a line of JSON: how long the
-# first thread slept and how late it went on, in ns.
+# Prints "ready PID". Answers each line "go SECONDS" with a line of JSON: how long the
+# first thread slept, and how much later it ran again, in ns.
 require "json"
 
 NAP = 0.02

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# A thread that stands still with local variables of each kind.
+# A thread that sleeps with local variables of each kind.
 #
 #   locals.rb
 $stdout.sync = true

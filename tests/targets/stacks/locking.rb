@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Threads that lock, wait and join all the time, and never for ever.
+# Threads that lock, wait, and join all the time, but never block forever.
 first, second = Array.new(2) { Thread::Mutex.new }
 queue = Thread::Queue.new
 

@@ -1,11 +1,11 @@
 # frozen_string_literal: true
 
-# Waits of known lengths, each on a thread and in a method of its own. A line "waits
-# SECONDS" makes all wait for one that sleeps so long, "fight SECONDS" two threads fight
-# for the GVL, "crowd SECONDS" twenty. For each thread comes a line "NAME NS CPU_NS
-# READY_NS STOLEN_NS": what it took by its own clocks, how long it waited for a CPU by the
-# kernel's, and what a hypervisor took of all CPUs meanwhile. Then comes "done". Who fights may lose the CPU at any moment, also as it looks
-# at the clocks: it does so inside of its method and outside of "burn".
+# Waits of known lengths, each in its own thread and method. "waits SECONDS": all threads
+# wait for one that sleeps. "fight SECONDS": two threads compete for the GVL; "crowd
+# SECONDS": twenty. Each thread answers "NAME NS CPU_NS READY_NS STOLEN_NS": its time by its
+# own clocks, its wait for a CPU by the kernel's, and the time that a hypervisor took from
+# all CPUs meanwhile. "done" follows. A competing thread may lose the CPU at any moment,
+# even while it reads the clocks: it reads them inside its method, and outside "burn".
 
 require "socket"
 
@@ -17,12 +17,12 @@ def cpu
   Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID, :nanosecond)
 end
 
-# Ready to run, but another thread had the CPU: proc(5), schedstat.
+# Time in which the thread was runnable, but had no CPU: proc(5), schedstat.
 def ready
   File.read("/proc/thread-self/schedstat").split[1].to_i
 end
 
-# No thread's CPU clock has it: proc(5), stat.
+# Time that no thread's CPU clock includes: proc(5), stat.
 def stolen
   File.foreach("/proc/stat").first.split[8].to_i * 10_000_000
 end
@@ -81,7 +81,7 @@ class Waits
 
   def measured(name)
     Thread.current.name = name.to_s
-    before = [stolen, ready, cpu, now].reverse # to read a file may take long
+    before = [stolen, ready, cpu, now].reverse # reading a file may take long
     yield
     took = [now, cpu, ready, stolen].zip(before).map { |one, other| one - other }
     "#{name} #{took.join(" ")}"

@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
-# Three methods that burn half, three tenths and two tenths of the CPU, by the
-# thread's own CPU clock, in turns of a few milliseconds, no two alike, so that no
-# clock of the kernel's, as that of its time slices, keeps step with them. At
-# "go SECONDS" it does so for that much CPU time and answers with JSON: what each has
-# really burned, in ns.
+# Three methods that burn 50, 30, and 20 % of the CPU by the thread's own CPU clock.
+# Their turns of a few milliseconds all differ in length, so that no clock of the kernel,
+# such as its time slices, keeps step with them. At "go SECONDS" they burn
+# SECONDS of CPU time in all. The answer is JSON: the CPU time that each method has really
+# burned, in ns.
 #
 #   shares.rb              for a sampler from outside
 #   shares.rb stackprof    stackprof samples each "go"; its counts are in the answer
@@ -37,7 +37,7 @@ class Shares
     spin { |index| index - 7 }
   end
 
-  # Work between two looks at the clock, so that nearly all of it is in the block.
+  # Work between two readings of the clock. Nearly all of it is in the block.
   def spin
     sum = 0
     index = 0
@@ -72,7 +72,7 @@ class Shares
   end
 end
 
-# Samples by method, as stackprof has them: :frames holds totals.
+# Samples by method, as stackprof counts them: :frames holds totals.
 def stackprof(seconds)
   shares = Shares.new
   profile = StackProf.run(mode: :cpu, interval: 2004) { shares.run(seconds) }

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Calls two methods in turn for ever; "ready" says what a call of each takes, in nanoseconds,
-# by the cost of loops that call one of them alone. ARGV: the turns of each one's loop.
+# Calls two methods in turn forever. "ready" reports the nanoseconds that a call of each
+# takes, by the cost of loops that call one of them alone. ARGV: iterations of each loop.
 
 class Work
   def short
@@ -33,7 +33,7 @@ def cost(name)
   (now - began).fdiv(names.size)
 end
 
-# The least of several times, as others disturb the machine. The methods take turns: a
+# The least of several times, because other programs disturb it. The methods take turns: a
 # slow phase of the machine must not change their ratio.
 rounds = Array.new(40) { %i[short long].map { |name| cost(name) } }
 puts "ready #{rounds.transpose.map(&:min).join(" ")}"

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# A method that a JIT has compiled, and that runs for ever without a call.
+# A method that a JIT has compiled, and that runs forever without a call.
 #
 #   spinning.rb
 $stdout.sync = true

@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Threads that wait in frames of several kinds, for any Ruby from 2.1 on, also a
-# miniruby: nothing is required. Says "ready" with JSON: what Ruby says of the stack of
-# each thread (path, line, label; the newest first), in the order they were made.
+# Threads that wait in frames of several kinds, for any Ruby from 2.1 on, and for a
+# miniruby: nothing is required. Prints "ready" with JSON: the stack of each thread as Ruby
+# reports it (path, line, label; the newest first), in the order of the threads' creation.
 
 def wait
   sleep

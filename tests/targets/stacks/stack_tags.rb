@@ -2,8 +2,8 @@
 
 # Runs forever in calls that can be recognized: on each of LEVELS levels, there are four
 # methods t<level>_<number>, each with three calls on three lines. Line 100 * (level + 1) +
-# 10 * number + site calls t<level + 1>_<(number + site) % 4>, so for any two adjacent
-# frames, it is known whether they belong together.
+# 10 * number + site calls t<level + 1>_<(number + site) % 4>. A test can thus verify for
+# any two adjacent frames whether one called the other.
 
 LEVELS = Integer(ARGV[0] || 12)
 

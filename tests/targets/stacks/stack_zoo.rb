@@ -1,8 +1,8 @@
 # frozen_string_literal: true
 
-# Threads parked in every kind of frame. Says "ready" with JSON: for each thread, by
-# its name, what Ruby itself says of its stack (path, line, label; the newest first),
-# and for methods by label what Method#owner makes of their names. Then it parks.
+# Threads parked in every kind of frame. Prints "ready" with JSON: by thread name, the
+# stack that Ruby itself reports (path, line, label; the newest first), and by label of a
+# method, its name with Method#owner. Then it parks.
 
 require "json"
 
@@ -164,7 +164,7 @@ module Using
   end
 end
 
-# Not given to a constant, which would name it.
+# Not assigned to a constant, which would name it.
 NAMELESS = [Class.new do
   def anonymous
     park

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Threads and fibers that stand still at known places.
+# Threads and fibers that sleep at known places.
 #
 #   standing.rb [THREADS]
 $stdout.sync = true

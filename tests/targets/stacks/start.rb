@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# All that it does is done within milliseconds. With arguments it first executes them.
+# Ends within milliseconds. With arguments, it first executes them as a command.
 
 def first(number)
   second(number + 1)

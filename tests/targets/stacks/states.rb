@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Threads in every state: BURNERS (2) that share the lock, one asleep, one in
-# IO.select; the main thread waits for a line. "go" makes it answer "done".
+# Threads in every state: BURNERS (default 2) that share the GVL, one asleep, one in
+# IO.select. The main thread waits for a line and answers "go" with "done".
 #
 #   states.rb [BURNERS]
 $stdout.sync = true

@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
-# Threads that are stuck, each kind of hang by its name, beside one that lives.
+# Threads that are stuck, each in a named kind of hang, and one thread that is not.
 #
 #   stuck.rb NAME…
 #
-# A thread is called after its hang; those it is in with others have a letter, too.
+# A thread is named after its hang. If the hang has several threads, each adds a letter.
 require "fiber"
 require "io/wait"
 require "monitor"
@@ -14,7 +14,7 @@ require "tmpdir"
 
 $stdout.sync = true
 
-# Hangs: each starts its threads, and returns those that will sleep for ever.
+# Each method starts the threads of a hang, and returns those that will sleep forever.
 module Hangs
   module_function
 
@@ -22,7 +22,7 @@ module Hangs
     Thread.new(&block).tap { |one| one.name = name }
   end
 
-  # Threads that hold locks one by one, and wait for the next one's.
+  # Threads that each hold a lock, and wait for the lock of the next thread.
   def cycle(name, size)
     locks = Array.new(size) { yield }
     held = Thread::Queue.new
@@ -100,7 +100,7 @@ module Hangs
     [first, second]
   end
 
-  # As joins, but it ends by itself.
+  # Like joins, but it ends by itself.
   def limited
     others = Thread::Queue.new
     first = thread("limited a") { others.pop.join(1000) }
@@ -109,7 +109,7 @@ module Hangs
     [first, second]
   end
 
-  # Each would end by itself. Before 3.2 Queue#pop has no limit.
+  # Each wait would end by itself. Before 3.2, Queue#pop has no timeout.
   def timed
     lock, monitor = Thread::Mutex.new, Monitor.new
     $timed = [Thread::Queue.new, Thread::ConditionVariable.new, monitor.new_cond]
@@ -171,7 +171,7 @@ module Hangs
     [thread("child") { Process.wait($child) }]
   end
 
-  # Their output, and their input: a full pipe.
+  # A thread that reads a child's output, and one that fills the pipe to a child's input.
   def output
     $output = IO.popen(["sleep", "1001"])
     [thread("output") { $output.read }]
@@ -182,7 +182,7 @@ module Hangs
     [thread("input") { $input.write("x" * (1 << 20)) }]
   end
 
-  # Closing the pipe waits for the child, which goes on.
+  # Closing the pipe waits for the child, which keeps running.
   def closing
     $closing = IO.popen(["sleep", "1003"])
     $closed = $closing.pid
@@ -206,7 +206,7 @@ module Hangs
   end
 
   def fifo
-    # A name of its own: an earlier process of this pid was killed, and left what it had.
+    # A new name: a killed process that had this pid may have left its FIFO.
     $fifo = "#{Dir.mktmpdir("rbtrace-stuck")}/a.fifo"
     File.mkfifo($fifo)
     [thread("fifo") { File.open($fifo) { nil } }]
@@ -257,7 +257,7 @@ module Hangs
     [one]
   end
 
-  # Holds the GVL in a system call, once all is printed: pause(2) of x86-64.
+  # Holds the GVL in a system call after "ready": pause(2) on x86-64.
   def gvl
     holder = thread("gvl") do
       sleep 0.01 until $said
@@ -266,7 +266,7 @@ module Hangs
     [holder]
   end
 
-  # Files that require each other, each by another thread.
+  # Two files that require each other, each in its own thread.
   def requires
     $gates = Array.new(2) { Thread::Queue.new }
     $begun = Thread::Queue.new
@@ -295,8 +295,8 @@ module Hangs
     [holder, thread("autoloads b") { Loaded }]
   end
 
-  # A host's name, asked of a server that is silent: a mount of our own, of x86-64. The
-  # address is this process's own, as several may run at once.
+  # A host's name is requested from a silent server, by a private mount on x86-64. Each
+  # process uses another address, because several may run at once.
   def lookup
     server = "127.9.#{Process.pid >> 8 & 255}.#{Process.pid & 255}"
     $server = UDPSocket.new
@@ -311,13 +311,13 @@ module Hangs
     [thread("lookup") { TCPSocket.new("silent.example.com", 80) }]
   end
 
-  # One waits for the ractor, and the ractor for a message.
+  # A thread waits for a Ractor, which waits for a message.
   def ractor
     one = Ractor.new { Ractor.receive }
     [thread("ractor") { one.respond_to?(:take) ? one.take : one.value }]
   end
 
-  # The main thread exits once all is printed, and this thread does not end.
+  # The main thread exits after "ready", but this thread does not end.
   def exiting
     stop = Thread::Queue.new
     $exits = true

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Works without a rest in frames of all kinds (truth_kinds.rb), drawn by SEED; its only
-# thread never lets go of the GVL.
+# Runs without pause in frames of all kinds (truth_kinds.rb), drawn by SEED. Its only
+# thread never releases the GVL.
 #
 #   truth_busy.rb SEED [keep]    keep: no code is freed
 

@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
-# Fires truth:here, COUNT times at most, each time from another stack: draws a plan of frames
-# (SEED), and at its end writes its own stack to FILE, a line each, and fires with the
-# line's number, from 1 on. A stack is its frames, the newest first, "\x1e" between them;
-# a frame is path, line and label with "\t" between them. The collector is off: code of an
-# eval that it frees before its name was read is (unresolved), which is no difference.
+# Fires truth:here at most COUNT times, each time from another stack. It draws a plan of
+# frames (SEED), writes its own stack to FILE as one line, and fires with the line's number
+# (from 1 on). A stack is its frames, newest first, separated by "\x1e". A frame is path,
+# line, and label, separated by "\t". The collector is off: it could free an eval's code
+# before its name is read, and the frame would be (unresolved).
 
 require "tracepoint"
 require_relative "truth_kinds"
@@ -15,7 +15,7 @@ module Go
   class << self
     attr_accessor :file, :number
 
-    # On one line, so that the frame's own line is the same for both.
+    # Both calls are on one line, so that the frame has the same line in both.
     def last(_plan)
       tell(caller_locations(0)); HERE.fire(number)
     end

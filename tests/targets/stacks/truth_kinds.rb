@@ -3,8 +3,8 @@
 # rubocop:disable Lint/UselessMethodDefinition, Lint/MissingSuper, Lint/UselessTimes
 # rubocop:disable Lint/UnreachableLoop, Lint/UnusedMethodArgument
 
-# All kinds of frames, each a method of its own name that goes on with the next kind of
-# a plan: ``Go.on(plan, at)``. A plan is an Array of names; at its end is ``Go.last``,
+# All kinds of frames. Each kind is a method that calls the next kind of a plan with
+# ``Go.on(plan, at)``. A plan is an Array of the methods' names. Its end calls ``Go.last``,
 # which the program defines. Runs on every Ruby from 2.7 on, and needs no library.
 
 module Go
@@ -789,7 +789,7 @@ class Kinds
     Process.kill(:USR2, Process.pid)
   end
 
-  # Main thread's alone, as a handler runs there.
+  # For the main thread only, because signal handlers run there.
   def handle
     Go.on(*Thread.current[:hooked])
   end

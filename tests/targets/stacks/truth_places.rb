@@ -1,17 +1,17 @@
 # frozen_string_literal: true
 
-# Stops COUNT times, each time somewhere else: draws a plan of frames (SEED), and at its
-# end writes its own stack and waits for a line. A stack is its frames, the newest first,
-# "\x1e" between them; a frame is path, line and label with "\t" between them. Before,
-# it says "ready" with names of the methods of truth_kinds.rb, the same way: line, name,
-# and the name with its owner.
+# Stops COUNT times, each time in another stack: draws a plan of frames (SEED), prints its
+# own stack at the plan's end, and waits for a line. A stack is its frames, newest first,
+# separated by "\x1e". A frame is path, line, and label, separated by "\t". First it prints
+# "ready" with the methods of truth_kinds.rb in the same form: line, name, and the name
+# with its owner.
 
 require_relative "truth_kinds"
 
 count, seed = ARGV.map(&:to_i)
 
 module Go
-  # On one line, so that the frame's own line is the same for both.
+  # Both calls are on one line, so that the frame has the same line in both.
   def self.last(_plan)
     tell(caller_locations(0)); $stdin.gets
   end
@@ -48,7 +48,7 @@ random = Random.new(seed)
 $stdout.sync = true
 $stdout.write("ready #{NAMES.join("\x1e")}\n")
 count.times do |number|
-  # Ractors come last, as Ruby runs otherwise once there was one.
+  # Ractors come last, because Ruby behaves differently once a Ractor existed.
   if ractors && number >= count * 4 / 5
     plan = [:in_ractor, *Go.draw(random, ractors, 8)].freeze
   else

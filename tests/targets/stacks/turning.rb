@@ -1,14 +1,14 @@
 # frozen_string_literal: true
 
-# Stands still, and becomes something else when told:
+# Sleeps, and acts on the commands in its input:
 #
-#   again     this program anew, where Second.stand takes the place of First.stand
-#   program   /bin/sleep
-#   fork      one more child, which stands still in Child.stand; says its pid
-#   burn      the same, but it burns CPU in Child.burn
-#   shell     one more child, a shell; says its pid
-#   go        the shell becomes this program anew
-#   exit      nothing
+#   again     execute this program again, now in Second.stand instead of First.stand
+#   program   execute /bin/sleep
+#   fork      fork a child that sleeps in Child.stand, and print its pid
+#   burn      the same, but the child burns CPU in Child.burn
+#   shell     start a shell as a child, and print its pid
+#   go        let the shell execute this program
+#   exit      exit
 require "io/wait"
 
 $stdout.sync = true

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # Works, and after the given number of milliseconds does as requested: exit, exec, fork,
-# kill; or, with storm, starts threads that live for a moment, without end.
+# or kill. With storm, it starts short-lived threads without end.
 what, wait = ARGV
 
 def work

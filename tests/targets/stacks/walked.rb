@@ -1,24 +1,24 @@
 # frozen_string_literal: true
 
-# On a CPU in known ways, for stacks that the kernel walks. Each line of input is a verb
-# and numbers; "done" follows once it is over. SECONDS are of the CPU clock.
+# Uses the CPU in known ways, for stacks that the kernel walks. Each line of input is a verb
+# and numbers; the answer at its end is "done". SECONDS are CPU time.
 #
 #   deep FRAMES SECONDS      burns at that depth
-#   children NUMBER SECONDS  forks, one after the other; each burns and ends
-#   threads NUMBER SECONDS   begins threads, one after the other; each burns and ends
+#   children NUMBER SECONDS  forks children, one after the other; each burns and ends
+#   threads NUMBER SECONDS   starts threads, one after the other; each burns and ends
 #   fibers NUMBER SECONDS    the same with fibers
-#   gc SECONDS               collects garbage, of which there is little beside what lives
-#   litter SECONDS           collects garbage, of which there is much
-#   clocks                   says for how many ms it has marked and swept; 0 0 before 3.3
+#   gc SECONDS               collects little garbage among many live objects
+#   litter SECONDS           collects much garbage
+#   clocks                   prints the ms that it has marked and swept; 0 0 before 3.3
 #   zeros SECONDS            reads /dev/zero, a megabyte at a time
 #   spins NUMBER             counts, without a system call
 #   changing SECONDS EACH COMPACTS
-#                            defines, calls and removes methods that burn three times so
-#                            much, and collects; compacts after each so many, 0: never
-#   changes                  says which of them ran when: number, begin, end, ns of
-#                            CLOCK_MONOTONIC, each in an Array
-#   exec SECONDS             becomes this program anew, which burns at once
-#   replace SECONDS          the same, by another thread than the main one
+#                            defines, calls, and removes methods that burn 3 * EACH, and
+#                            collects; compacts after every COMPACTS methods, 0: never
+#   changes                  prints when each of them ran, as an Array of number, begin,
+#                            and end, in ns of CLOCK_MONOTONIC
+#   exec SECONDS             executes this program again, which burns at once
+#   replace SECONDS          the same, from another thread than the main thread
 
 def cpu
   Process.clock_gettime(Process::CLOCK_THREAD_CPUTIME_ID)
