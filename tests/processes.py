@@ -131,7 +131,7 @@ def bring_to(cpu: int, pid: int) -> None:
 class Target:
     """A process that does a step on request.
 
-    ``env`` is added to our environment. ``options`` are those of ``subprocess.Popen``.
+    ``env`` is added to our environment. ``options`` are passed to ``subprocess.Popen``.
     """
 
     took = 0.0

@@ -1,9 +1,9 @@
-"""Memory of a sampling of a program that calls ever other methods; called by stacks.py.
+"""Memory of sampling a program whose stacks rarely repeat; called by stacks.py.
 
     python memory.py ENGINE THREADS RATE SAMPLES
 
-Prints a JSON object: bytes of resident memory after each tenth of the samples, and what
-came of them.
+Prints a JSON object: bytes of resident memory after each tenth of the samples, and the
+counts of samples and stacks.
 """
 
 from __future__ import annotations

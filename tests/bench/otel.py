@@ -1,8 +1,8 @@
 """OpenTelemetry's eBPF profiler and ``stacks`` on the same programs, at 99 Hz.
 
-CPU of each, that of its BPF programs counted too, and how many of the samples have all
-Ruby frames. The profiler is another program (OTEL_PROFILER=…/ebpf-profiler). It looks
-at the whole machine, or at the processors that it is given: then at the program alone.
+Measures the CPU time of each tool, including its BPF programs, and the share of samples
+with all Ruby frames. OTEL_PROFILER is the path of ``ebpf-profiler``. It samples the
+whole machine, or only the given processors, and thus only the program.
 """
 
 from __future__ import annotations

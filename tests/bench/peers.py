@@ -1,4 +1,4 @@
-"""Have another tool trace all calls of a process in which our agent is loaded.
+"""Trace all calls of a process with another tool, through our agent in the process.
 
     python tests/bench/peers.py PID ruby-prof|rbtrace
 

@@ -1,8 +1,8 @@
 """The cost of the gem's spans to a Rails request, registered only and traced.
 
 One process without a server alternates between serving with and without the spans, each
-for a tenth of a second, so that both are slowed down alike. The CPU is that of the
-serving thread, without collections. The number of objects shows their cost.
+for a tenth of a second, so that both are slowed down alike. CPU time is measured
+for the serving thread, without collections. The number of objects shows their cost.
 """
 
 from __future__ import annotations

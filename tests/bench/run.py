@@ -2,7 +2,7 @@
 
     python tests/bench/run.py [--quick] [--json] [--only PART]...
 
-Nothing passes or fails by speed: the goals stand beside the figures.
+Speed does not pass or fail. The goals are printed beside the figures.
 """
 
 from __future__ import annotations

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 
 class Spent(NamedTuple):
-    """ns of CPU. ``bpf`` is that of the BPF programs whose descriptors the process
-    holds."""
+    """CPU time in ns. ``bpf`` is the time of the BPF programs whose descriptors the
+    process holds."""
 
     own: float
     bpf: float
 
     @classmethod
     def of(cls, pid: int) -> Spent:
-        """So far; own time exactly, where ``stat`` counts ticks."""
+        """Return the time so far. Own time is exact; ``stat`` would count ticks."""
         tasks = Path(f"/proc/{pid}/task").iterdir()
         own = sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
         return cls(own, sum(map(_run_time, Path(f"/proc/{pid}/fdinfo").iterdir())))

@@ -1,9 +1,9 @@
 """Cost to all programs of tracing a process's context switches.
 
-The BPF program runs at each switch of the whole machine. So a pair of threads that does
-nothing but switch is timed untraced, while other processes are traced, and while it is
-traced itself. The kernel's own count of the program's time is shown for comparison,
-less that of an empty program, because the kernel also counts its counting.
+The BPF program runs at each switch of the whole machine. The benchmark times a pair of
+threads that only switch: untraced, while other processes are traced, and while the pair
+itself is traced. For comparison, it prints the kernel's count of the program's time,
+minus the time of an empty program, because the kernel also counts its counting.
 """
 
 from __future__ import annotations

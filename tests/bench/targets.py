@@ -44,7 +44,7 @@ class Target:
         return self._process.pid
 
     def in_real_time(self) -> None:
-        """Have its main thread run before other programs, if permitted."""
+        """Run its main thread with priority over other programs, if permitted."""
         with suppress(PermissionError):
             os.sched_setscheduler(self.pid, os.SCHED_RR, os.sched_param(1))
 
@@ -95,7 +95,7 @@ def ruby_target(script: str = "enabled.rb") -> Target:
 
 
 class Bare(Count):
-    """An empty program on probes, or one that only fetches the operands."""
+    """An empty BPF program on probes, or a program that only fetches the operands."""
 
     def __init__(
         self, targets: Targets, words: Sequence[str], reads: bool = False

@@ -15,7 +15,7 @@ import pytest
 
 _RESULT = "data-result"
 _PATIENCE_MS = 10_000
-"""Of the page's own clock, which runs as fast as there is nothing to do."""
+"""Time limit by the page's virtual clock, which skips the time that the page waits."""
 
 
 class Browser:

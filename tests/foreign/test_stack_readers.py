@@ -1,4 +1,4 @@
-"""Reports of stacks, read by the programs that they are for."""
+"""Reports of stacks, read by the tools that define the formats."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def numbers(text: str, name: str) -> list[int]:
 
 
 def strings(text: str) -> list[str]:
-    """protoc's escapes are those of C: octal bytes."""
+    """Return the strings of ``protoc``'s output, which escapes bytes as C does."""
     found = re.findall(r'^string_table: "(.*)"$', text, re.MULTILINE)
     return [
         s.encode("ascii").decode("unicode_escape").encode("latin-1").decode()

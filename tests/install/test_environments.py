@@ -227,7 +227,7 @@ loop { work }
 def test_the_agent_needs_no_compiler(
     installed: Environment, root: None, tmp_path: Path
 ) -> None:
-    """There is no compiler on this PATH, and nothing was built before."""
+    """This PATH has no compiler, and no hook was built before."""
     bare = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     target = Target("ruby", "-e", WORKING)
     try:

@@ -1,6 +1,6 @@
 """The number of stops in the truth tests of each Ruby, and the start of its targets.
 
-RBTRACE_RUBY is the path of the only Ruby to test (by default, those of ruby_builds.py).
+RBTRACE_RUBY is the path of the only Ruby to test. The default is all of ruby_builds.py.
 RBTRACE_STOPS is the number of stops per test.
 """
 
@@ -21,7 +21,7 @@ STOPS = int(os.environ.get("RBTRACE_STOPS") or 0)
 
 
 def stops(build: Build) -> int:
-    """Return the number of stops: 1,000 in a soak, else 200, and only a few for this
+    """Return the number of stops: 1,000 in a soak, otherwise 200, and 20 for this
     machine's own Ruby, which `make test` runs."""
     if STOPS:
         return STOPS

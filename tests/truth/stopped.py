@@ -1,4 +1,4 @@
-"""A thread stopped by ptrace that runs functions of its own program and returns.
+"""A thread stopped by ptrace that calls functions of its program and returns.
 
 This is for tests only: a tracer that dies during a call takes the target with it.
 """
@@ -46,8 +46,8 @@ class StoppedThread:
         self._tracee.resume()
 
     def call(self, function: int, *arguments: int, room: int) -> int:
-        """Return what ``function`` returns; it may use ``room`` bytes that ``reserved``
-        names. Raises Fault. The thread stands as before."""
+        """Call ``function`` and return its result. It may use ``room`` bytes that
+        ``reserved`` names. The thread is then restored. Raises Fault."""
         xstate, mask = self._tracee.xstate(), self._tracee.mask()
         top = (self.reserved(room) & -16) - 8
         self._memory.write(top, _HOME.to_bytes(8, "little"))

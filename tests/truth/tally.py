@@ -15,12 +15,12 @@ class Tally:
     """Counts of stops. Every stop is in exactly one of ``same``, ``flagged``,
     ``different`` and ``crashed``.
 
-    unknown_lines: stops whose innermost frame has no line, as it is a JIT's
+    unknown_lines: stops whose innermost frame has no line, because a JIT pushed it
     in_jit: stops at which the program counter was in code of a JIT, or a JIT had
     called the innermost frame
-    unanswered: lines that Ruby itself could not give (its own call crashed)
-    crashed: stops at which it could not even give the frames, or gave an old frame as
-    the newest one, or not all of the newest one
+    unanswered: stops at which Ruby's own function crashed while it read lines
+    crashed: stops at which Ruby's function crashed without lines, too, or gave an old
+    or incomplete newest frame
     """
 
     kind: str
@@ -51,18 +51,18 @@ class Tally:
 
     def check(self) -> None:
         """Check for no difference, and for at most 1 % of stops that are flagged or
-        without an answer; a short run may have twice that by chance.
+        without an answer. A short run may have twice as many by chance.
 
-        Where a frame is being pushed Ruby's own function crashes: seldom. YJIT of 3.1
-        moves ``ec->cfp`` before it fills the frame: so it was at 25 of 10,000 stops. At
-        17 of them Ruby crashed, and it gave an old frame in that place at the others.
-        At 23 more the thread stood between two fibers, as with any Ruby.
+        Ruby's own function sometimes crashes while a frame is being pushed. YJIT of 3.1
+        moves ``ec->cfp`` before it fills the frame. This was so at 25 of 10,000 stops:
+        Ruby crashed at 17, and returned an old frame in its place at 8. At 23 more
+        stops, the thread was between two fibers, which occurs with any Ruby.
         """
         assert not self.differences, "\n\n".join(
             [f"{len(self.differences)} differ of {self.stops}", *self.differences[:12]]
         )
         most = self.stops / 100
-        # Of 200 stops, 5 come up by chance one time in 20 where 2 are meant.
+        # If 1 % of stops are bad, one run of 200 stops in 20 has 5 bad ones by chance.
         most = max(1, most if self.stops >= 1000 else 2 * most + 1)
         assert self.flagged <= most, "\n\n".join(
             [f"{self.flagged} flagged of {self.stops}", *self.flags[:12]]

@@ -154,10 +154,10 @@ class Busy:
         return iseq > 0 and not self.vm._tree.is_code_of(iseq, truth[0].address)
 
     def _lacks_environment(self) -> bool:
-        """Return whether the newest frame's ``ep`` is still that of an older frame.
+        """Return whether the newest frame's ``ep`` still belongs to an older frame.
 
-        2.7 writes ``ec->cfp`` first and ``cfp->ep`` last when it pushes a frame. The
-        frame's method is known by its code then; Ruby reads it, and the flags, there.
+        2.7 writes ``ec->cfp`` first and ``cfp->ep`` last when it pushes a frame. Ruby
+        reads the method and the flags at ``ep``; we know the method by its code.
         """
         newest = self._nodes.of(self._main.address)[-1]
         _, method, flags = self._nodes.key(newest)
@@ -169,8 +169,8 @@ class Busy:
         return bool(flags & LOCAL) and self.vm._tree.entry(there) != method
 
     def _compare_rest(self, found: tally.Tally) -> None:
-        """What is left of a stack whose newest frames were dropped is what Ruby says
-        of it once they are popped."""
+        """Pop the newest frames that were dropped from a stack, and check that Ruby
+        then reports the remaining frames."""
         track = self.vm._track(self._main.address)
         reading = self.vm._read(track, None)
         if reading is None:
@@ -194,7 +194,7 @@ class Busy:
             )
 
     def _reason(self) -> str:
-        """Why the stack that stands there is not clean, and what it ends with."""
+        """Describe why the current stack is flagged, and its newest frames."""
         reading = self.vm._read(self.vm._track(self._main.address), None)
         if reading is None:
             return "unreadable"

@@ -133,7 +133,7 @@ class Names:
         self._lines = sorted(self._by_line)
 
     def wrong(self, stack: Stack) -> str | None:
-        """Return which frame's name is not that of its method's owner."""
+        """Return an error if a frame's name does not have its method's owner."""
         for frame in stack.frames:
             expected = self._expected(frame)
             if expected and frame.name.rpartition(" in ")[2] != expected:
@@ -160,7 +160,7 @@ def is_at_rest(pid: int) -> bool:
 
 
 def stands(stack: Stack) -> bool:
-    """Is ``Go.last`` at its end, but for the C function that reads the line?"""
+    """Return whether the newest frame is ``Go.last``, apart from C functions."""
     names = [frame.label for frame in stack.frames if frame.kind is FrameKind.RUBY]
     return bool(names) and names[-1] in ("last", "Go.last")
 

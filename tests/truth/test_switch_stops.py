@@ -65,9 +65,9 @@ def test_switches(build: Build, root: None) -> None:
 def compare(
     found: tally.Tally, at: int, frames: tuple[Frame, ...], samples: list[Sample]
 ) -> None:
-    """What was right at a time, with the sample of the time off the CPU then.
+    """Compare the true frames at a time with the off-CPU sample that includes it.
 
-    samples: of one thread, in the order of time
+    ``samples`` are the samples of one thread, by time.
     """
     first = bisect_left(samples, at, key=lambda one: one.time_ns)
     meant = [
@@ -88,8 +88,8 @@ def compare(
 
 
 def is_same(ours: Frame | None, real: Frame | None) -> bool:
-    """Return whether two frames are the same, except for an owner that is gone when
-    names are read, such as an object."""
+    """Return whether two frames are equal. Their names may differ by an owner that no
+    longer exists when names are read, such as an object."""
     if ours is None or real is None:
         return False
     places = [(one.kind, one.path, one.line) for one in (ours, real)]

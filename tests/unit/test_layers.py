@@ -33,7 +33,7 @@ BELOW: dict[str, set[str]] = {
     "errors": set(),
 }  # fmt: skip
 BOTTOM = {"model", "errors"}
-"""What every layer may import; these two import nothing of the package."""
+"""Modules that every layer may import; they import nothing of the package."""
 
 OUTSIDE = {
     "bcc": "bpf",

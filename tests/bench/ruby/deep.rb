@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Burns CPU in a loop DEPTH frames deep; at each line on standard input answers with
-# how many turns it has made, and the monotonic clock in ns.
+# Burns CPU in a loop DEPTH frames deep. Answers each line on standard input with the
+# number of iterations so far, and the monotonic clock in ns.
 #
 #   deep.rb DEPTH
 
@@ -29,7 +29,7 @@ def burn
   end
 end
 
-# <main>, burn, loop (and in some Rubies the block it calls) and leaf stand beside it.
+# The other frames: <main>, burn, loop, leaf, and in some Rubies the block of loop.
 def down(left)
   left.positive? ? down(left - 1) : burn
 end

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# A Ruby program at whose events the benchmarks read stacks. Each line of input is VERB
-# DEPTH TIMES, and its answer is the ns of CPU time per event at that depth.
+# A program whose events trigger the stacks that the benchmarks read. Each line of input is
+# VERB DEPTH TIMES. The answer is the CPU time per event at this depth, in ns.
 
 require "tracepoint"
 

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# The cost of probes to a program that nobody traces, against the least that a
-# method can cost. Medians of interleaved rounds, the empty loop subtracted.
+# The cost of probes in an untraced program, compared with the minimum cost of a
+# method. Medians of interleaved rounds, the empty loop subtracted.
 #
 #   ruby tests/bench/ruby/fire.rb [--json] [--rounds N]
 

@@ -1,14 +1,14 @@
 # frozen_string_literal: true
 
-# Methods to be traced. Each line on standard input names what to do, and is answered
-# with how long that took, in ns: of one fib(N), or of one request of N of them.
+# Methods to trace. Each line on standard input is one of these commands. The answer to
+# fib and request is the ns that fib(N), or one of N requests, took.
 #
-#   fib N, request N    without the time that it waited for a processor
-#   calls               methods that one request calls, and those of fib(20)
-#   spin N              N turns of a loop that calls nothing, for tools that only reach
-#                       a program that runs
-#   count, uncount      a TracePoint in Ruby that counts the calls by method in a Hash
-#   profile             with ruby-prof, from here on: wall time of all methods
+#   fib N, request N    measure, without the time of waiting for a processor
+#   calls               count the method calls of one request
+#   spin N              run a loop N times that calls nothing, for tools that only reach
+#                       a running program
+#   count, uncount      count calls by method in a Hash, with a TracePoint in Ruby
+#   profile             measure wall time of all methods with ruby-prof, from here on
 #
 #   methods.rb [LIBRARY]    to be loaded first: rbtrace, tracepoint/agent, ruby-prof
 

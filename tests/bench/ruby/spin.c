@@ -1,13 +1,13 @@
 /*
- * What a loop that only reads the clock loses: the time of the gaps between two readings
- * that are longer than a reading, and shorter than another program's turn on the CPU.
+ * Measures the time that a loop loses that only reads the clock: gaps between two readings
+ * that are longer than a reading, and shorter than another program's time slice.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <time.h>
 
 #define LEAST 1000 /* ns: an interrupt takes longer */
-#define MOST 50000 /* ns: somebody else had the CPU, or the machine had not */
+#define MOST 50000 /* ns: beyond, another program had the CPU, or the host took it */
 
 static uint64_t now(void)
 {
@@ -17,7 +17,7 @@ static uint64_t now(void)
 	return time.tv_sec * 1000000000ULL + time.tv_nsec;
 }
 
-/* Spin until it had the CPU for so many ns; the part of it, in 1/1e9, that was lost. */
+/* Spin for ``ns`` of CPU time. Return the lost part of this time, in 1/1e9. */
 uint64_t spin(uint64_t ns)
 {
 	uint64_t start = now(), before = start, at, lost = 0, away = 0;

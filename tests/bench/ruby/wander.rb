@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
-# Stacks that are hardly ever the same: a walk of random methods, 25 deep, and methods
-# that are made anew as it goes.
+# Stacks that rarely repeat: random methods call each other, 25 deep, and are redefined
+# meanwhile.
 #
 #   wander.rb THREADS
 

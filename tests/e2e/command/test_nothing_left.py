@@ -25,7 +25,7 @@ PROBES, NOTHING = "probes", "nothing"
 
 @dataclass(frozen=True)
 class Long:
-    """A command that runs until it is told to end.
+    """A command that runs until it is stopped.
 
     PID and FILE in ``words`` are replaced. ``in_target`` names its parts in the target.
     """

@@ -70,7 +70,7 @@ def answered(*words: object, env: dict[str, str] | None = None) -> Any:
 
 
 def comes_to(target: Target, word: str, answer: str) -> None:
-    """Wait for a result: the agent's threads end some time after they are told to."""
+    """Wait for an answer: the agent's threads end some time after the request."""
     end = time.monotonic() + TIMEOUT
     while (found := target.step(word)) != answer:
         assert time.monotonic() < end, found

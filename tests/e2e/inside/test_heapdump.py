@@ -397,8 +397,7 @@ def test_a_time_limit(target: Target, tmp_path: Path) -> None:
 def test_a_terminal_is_told_before_anything_comes(
     target: Target, tmp_path: Path
 ) -> None:
-    """It is told even if no data arrives: the process collects garbage or is
-    stopped."""
+    """The progress is printed even if the process collects garbage or is stopped."""
     os.kill(target.pid, signal.SIGSTOP)
     terminal = Terminal("heapdump", target.pid, tmp_path / "heap")
     try:

@@ -73,7 +73,7 @@ def bare_family(start: Start, tmp_path: Path) -> Iterator[Family]:
 def tracing(pid: int, follow: bool = True) -> Iterator[Exceptions]:
     targets = Targets.from_pids([pid], follow)
     with closing(targets), Exceptions(targets, ExceptionOptions()) as session:
-        # This clock never advances, so no child is given up.
+        # This clock never advances, so the session waits for each child forever.
         session._clock = lambda: 0.0
         yield session
 
@@ -92,7 +92,7 @@ def until(
 
 
 def thirty(session: Exceptions, target: Target) -> list[RaiseEvent]:
-    """Have the target raise, and return its exceptions, before it can exec."""
+    """Let the target raise, and return its exceptions before it can exec."""
     target.step("raise")
     return until(session, lambda events: len(events) == 30)
 

@@ -85,7 +85,7 @@ def test_the_same_trees(each: Running, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def all_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have all methods hooked, even with selectors."""
+    """Hook all methods, even if selectors name some."""
     monkeypatch.setattr(ArmRequest, "names_methods", property(lambda self: False))
 
 

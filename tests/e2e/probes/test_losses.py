@@ -204,8 +204,8 @@ def test_twelve_operands_are_all_read(crafted, trace):
 
 
 def test_a_filter_of_many_operands(crafted, trace):
-    """A hit can read 16 operands. ``trace`` uses the places for the ones that it
-    shows."""
+    """A hit can read 16 operands; ``trace`` uses some of them for operands that it
+    prints."""
     names = [f"n{number}" for number in range(12)]
     crafted.define("event", [[name, INTEGER, 0] for name in names])
     twelve = " and ".join(f"{name} == {i}" for i, name in enumerate(names))

@@ -108,10 +108,10 @@ def test_frames_beside_pages_that_were_not_written(build: Build, trace: TRACE) -
 
 @pytest.mark.parametrize("build", STARTERS, ids=str)
 def test_threads_that_just_started(build: Build) -> None:
-    """A thread without a frame has no Ruby stack, which is no loss.
+    """A thread without a frame has no Ruby stack. It is not counted as lost.
 
-    Ruby 4.0 starts so many threads that there is no room for their stacks. Each such
-    sample is lost once.
+    Ruby 4.0 starts so many threads that there is no room for some stacks. Each such
+    sample is counted as lost once.
     """
     program = (
         "puts 'ready'; $stdout.flush;"

@@ -47,7 +47,7 @@ def injected(*words: str, ruby: str = rubies.HERE) -> Iterator[Injected]:
 
 
 class Bell:
-    """A FIFO that the code writes to, as the agent would answer on its socket."""
+    """A FIFO for the answer of the injected code, instead of the agent's socket."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "bell"

@@ -173,7 +173,7 @@ def test_a_root_that_is_hostile(kind: str, a_root: Path) -> None:
     elif kind == "loop":
         place.symlink_to("/tmp")
     elif kind == "parent":
-        # There is nothing above the root: this is the root again.
+        # The parent of the root is the root.
         place.symlink_to("../../../..")
     elif kind == "shared":
         place.mkdir()

@@ -363,7 +363,7 @@ def test_a_sessions_directory_in_the_targets_root(
 
 
 def test_one_that_hangs_up(tmp_path: Path) -> None:
-    """An agent hangs up on a user who is not its own."""
+    """An agent closes the connections of other users."""
     then = (
         "__import__('threading').Thread(daemon=True,"
         " target=lambda: server.accept()[0].close()).start()"

@@ -193,7 +193,7 @@ def test_a_stream_that_is_behind(writer: Writer) -> None:
 
 
 def test_a_stack_that_is_cut(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step may end behind STACK; what follows it has its time all the same."""
+    """A step may end after STACK. The next records get its time nevertheless."""
     monkeypatch.setattr(ring_module, "_LEAST", 1)
     writer.write(0, 40, 2, 0, STACK, 0)
     writer.write(0, 1 << 47, 77, 0, PLACE, 0)

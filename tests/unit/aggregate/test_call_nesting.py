@@ -136,8 +136,8 @@ def test_another_stack_ends_all() -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_kernel_thread_that_serves_another_thread(shared: bool) -> None:
-    """Ruby keeps kernel threads for those to come: not a fiber of the first; M:N
-    threads take turns, and are told apart by their stacks' numbers."""
+    """Ruby reuses kernel threads. The next thread is not a fiber of the first. M:N
+    threads take turns on a kernel thread; their stacks' numbers differ."""
     nesting = CallNesting(shares_natives=shared)
     for number, thread in ((1, 0xABC), (2, 0xDEF)):
         for record in (

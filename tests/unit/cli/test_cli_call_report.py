@@ -117,7 +117,7 @@ def test_names_in_every_format(path: Path) -> None:
 
 
 def test_switches_of_the_threads_that_are_asked_for(path: Path) -> None:
-    """Also those before the first call, whence the name is known."""
+    """Switches before the first call, which provides the name, are included."""
     words = ("--format", "chrome", "--thread", "71")
     events = json.loads(report(path, *words))["traceEvents"]
     spans = [event["name"] for event in events if event.get("cat") == "cpu"]

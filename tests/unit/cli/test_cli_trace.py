@@ -37,14 +37,14 @@ class Endless:
             yield next(self._numbers)
 
     def refresh(self) -> None:
-        """Nothing may come."""
+        """Do nothing."""
 
     def finish(self) -> None:
         self._is_finished = True
 
 
 def test_it_ends_in_time_though_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what waits at the end is written: each event is there once."""
+    """Events that are pending at the end are printed, each once."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     text = io.StringIO()
     printing = _Printing(Endless(), None, Output(text), str)  # type: ignore[arg-type]

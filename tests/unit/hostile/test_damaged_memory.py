@@ -1,5 +1,5 @@
-"""The walker on damaged memory: no crash and no hang, but our own errors or no
-stack."""
+"""The walker on damaged memory: it neither crashes nor hangs, but raises our own
+errors or returns no stack."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ IMAGES = 25_000 if os.environ.get("RBTRACE_SOAK") else 250
 
 
 class Damaged:
-    """A recording of which some words are others, and some places are none.
+    """A recording with replaced words, and with random bytes at missing addresses.
 
-    A word is replaced by one that the target might choose: a pointer to something
-    else that is there, a huge or a small number, one bit changed.
+    A hostile target might choose the new words: a pointer to another existing
+    structure, a huge or small number, or the old word with one bit changed.
     """
 
     def __init__(self, inner: ReplayMemory, chance: random.Random, rate: float) -> None:

@@ -1,7 +1,7 @@
 """A hostile Ruby VM: every reader of a VM ends, in bounded time and memory.
 
-It ends with a result or with our own error. The images are those of vm_images.py. Each
-goes through all readers of a VM: checks, threads, stacks, names, lines, and fibers.
+It ends with a result or with our own error. Each image (vm_images.py) goes through all
+readers of a VM: checks, threads, stacks, names, lines, and fibers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rbtrace_py.session.stacks.waits import Waits
 IMAGES = 100_000 if is_soak() else 500
 CORES = 5_000
 AT_ONCE, CORES_AT_ONCE = 1_000 if is_soak() else 100, 250
-"""Of one test."""
+"""Images and cores per test."""
 
 
 @pytest.fixture(scope="module")

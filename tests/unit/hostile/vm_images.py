@@ -26,7 +26,7 @@ _HUGE = ((1 << 32) - 1, 1 << 47, (1 << 62) - 8, 1 << 63, (1 << 64) - 8, (1 << 64
 
 
 class Recorded(NamedTuple):
-    """A recording of the Ruby called ``name``, and where to begin."""
+    """A recording of the Ruby called ``name``, and the addresses of its roots."""
 
     name: str
     runs: list[tuple[int, bytes]]
@@ -48,8 +48,8 @@ def recorded(name: str) -> Recorded:
 
 
 class Places(NamedTuple):
-    """The places of all words and of the pointers among them: number of a run, and
-    offset."""
+    """The places of all words, and of the pointers among them: number of the run, and
+    offset in it."""
 
     words: list[tuple[int, int]]
     pointers: list[tuple[int, int]]
@@ -57,7 +57,7 @@ class Places(NamedTuple):
 
 @functools.lru_cache
 def places_of(name: str) -> Places:
-    """Find them in a recording as it is."""
+    """Find the words and pointers in the undamaged recording."""
     image = Image(recorded(name).runs)
     words = [
         (run, place)
@@ -73,11 +73,10 @@ def places_of(name: str) -> Places:
 
 
 class Image:
-    """Memory of these runs; counts what is asked of it.
+    """Memory of ``runs``. It counts reads and bytes.
 
-    places: of the words in it, to be damaged
-
-    elsewhere: makes the word at an address that is in no run, None: there is none
+    ``elsewhere`` returns the word at an address outside of the runs; if it is None,
+    this memory is missing. ``places`` are the words that can be damaged.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class Image:
         self.reads = self.bytes = 0
 
     def read(self, address: int, size: int) -> bytes:
-        """Read as ProcessMemory does: exactly so much, or UnreadableMemory."""
+        """Read as ProcessMemory does: exactly ``size`` bytes, or UnreadableMemory."""
         self.reads += 1
         if not 0 <= size <= LARGEST_READ or not 0 <= address < 1 << 64:
             raise UnreadableMemory("an address or a size that cannot be")
@@ -132,11 +131,11 @@ class Image:
         return [(self.runs[run][1], place) for run, place in self.places.words]
 
     def pointers(self) -> list[tuple[bytearray, int]]:
-        """Return where the words stand that pointed to something that was there."""
+        """Return the places of the words that were pointers into the recording."""
         return [(self.runs[run][1], place) for run, place in self.places.pointers]
 
     def has(self, address: int) -> bool:
-        """Return whether there is a word at that address."""
+        """Return whether the runs contain the word at ``address``."""
         place = bisect_right(self.starts, address) - 1
         return place >= 0 and address + 8 <= self.starts[place] + len(
             self.runs[place][1]
@@ -156,21 +155,21 @@ Damage = Callable[[Image, random.Random], None]
 
 
 def flip_bits(image: Image, chance: random.Random) -> None:
-    """Some bits are others."""
+    """Flip some bits."""
     for _ in range(chance.choice((1, 4, 40, 400))):
         _, data = chance.choice(image.runs)
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
 
 
 def lie_in_counts(image: Image, chance: random.Random) -> None:
-    """Words that are small, as counts and sizes are, are huge or nought."""
+    """Make small words, which may be counts and sizes, huge or zero."""
     for data, place in chance.sample(image.words(), 200):
         if _word(data, place) < 1 << 24:
             _put(data, place, chance.choice((*_COUNTS, *_HUGE)))
 
 
 def swap_pointers(image: Image, chance: random.Random) -> None:
-    """Point pointers at something else that is there."""
+    """Swap pointers."""
     pointers = image.pointers()
     for _ in range(chance.choice((1, 8, 100))):
         (one, at), (other, to) = chance.choice(pointers), chance.choice(pointers)
@@ -180,7 +179,7 @@ def swap_pointers(image: Image, chance: random.Random) -> None:
 
 
 def make_cycles(image: Image, chance: random.Random) -> None:
-    """Pointers point to where they stand, to their structure, or all to one place."""
+    """Point pointers to themselves, to their structure, or all to one place."""
     pointers = image.pointers()
     begins = {id(data): start for start, data in image.runs}
     target = _word(*chance.choice(pointers))
@@ -190,7 +189,7 @@ def make_cycles(image: Image, chance: random.Random) -> None:
 
 
 def change_kinds(image: Image, chance: random.Random) -> None:
-    """Objects are of other kinds: what a class is said to be is a String, and so on."""
+    """Change the types of objects: a class becomes a String, and so on."""
     pointers = image.pointers()
     for data, place in chance.sample(pointers, min(len(pointers), 60)):
         at = _word(data, place) & -8
@@ -203,7 +202,7 @@ def change_kinds(image: Image, chance: random.Random) -> None:
 
 
 def fill_pages(image: Image, chance: random.Random) -> None:
-    """Whole pieces of memory are random, nought, or one word again and again."""
+    """Fill pieces of memory with random bytes, zeros, or one repeated word."""
     for _ in range(chance.choice((1, 3, 20))):
         _, data = chance.choice(image.runs)
         start = chance.randrange(len(data))

@@ -1,4 +1,4 @@
-"""ELF files made by hand, so that each lie can be told on purpose."""
+"""ELF files made by hand, in which each field can be wrong on purpose."""
 
 from __future__ import annotations
 

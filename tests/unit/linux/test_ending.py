@@ -1,4 +1,4 @@
-"""A process that is exiting: it runs no more code, and its memory is gone."""
+"""A process that is exiting: it runs no more code, and has no memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def live():
 threading.Thread(target=live).start()
 ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)
 """
-"""Its first thread ends without the others: /proc has of it what it has of a process
-that is just ending."""
+"""The first thread ends without the others. /proc shows such a process like one that
+is about to end."""
 
 
 @pytest.fixture

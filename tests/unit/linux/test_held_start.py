@@ -67,7 +67,7 @@ def test_libraries_are_mapped_and_nothing_has_run(held: HeldStart) -> None:
     assert held.is_held
     assert name(program) == "ruby"
     assert "libruby" in maps(program) or "/bin/ruby" in maps(program)
-    assert "enc/encdb" not in maps(program)  # what Ruby loads first
+    assert "enc/encdb" not in maps(program)  # the first file that Ruby loads
     held.release()
     assert program.communicate() == ("42\n", None)
     assert program.returncode == 0

@@ -241,11 +241,10 @@ def test_one_that_has_ended(program: Path, counts: Counts) -> None:
 
 
 class Pauser:
-    """A fork of ours that pauses ``pid``, and is there for good once it has paused it.
+    """A fork of this process that pauses ``pid``, and then sleeps forever.
 
-    A new interpreter each would take most of a test's time.
-
-    calls: it stops before this call of ptrace in place of that; the first is 0
+    Starting a new interpreter each time would take most of a test's time. With
+    ``calls``, it stops before its ptrace call of this number, from 0 on, instead.
     """
 
     def __init__(self, pid: int, calls: int | None = None) -> None:
@@ -321,7 +320,7 @@ def test_it_lives_on_when_we_are_killed(
 ) -> None:
     """While it is paused, or anywhere on the way in or out."""
     with running(program, counts.path, *"np") as target:
-        # Three or four threads, each seized, interrupted, looked at and let go.
+        # Three or four threads, each seized, interrupted, inspected, and released.
         for number in range(times(400)):
             killed = pauser(target.pid, number)
             killed.kill()
@@ -367,7 +366,7 @@ def test_no_thread_of_ours_is_left(program: Path, counts: Counts) -> None:
 
 
 def as_user(copy: PublicCopy, code: str, *arguments: object) -> str:
-    """Run Python as nobody, without rights, and return its output."""
+    """Run Python as the user ``nobody``, and return its output."""
 
     def drop() -> None:
         os.setgroups([])

@@ -169,7 +169,7 @@ def test_debug_link(
     assert found.name == b"lib.so.debug"
     assert found.crc == zlib.crc32(debug.read_bytes())
     assert debug_link(ElfFile(open_file(library))) is None
-    # The debug file has the symbols and names the file that it belongs to.
+    # The debug file has the symbols, and the build ID of its library.
     assert build_id(ElfFile(open_file(debug))) is not None
     assert SymbolTable.open(open_file(debug)).find("hidden") is not None
 

@@ -69,7 +69,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tids_of(program: subprocess.Popen[str]) -> list[int]:
-    """Return the ids of its threads in the order they were asked for."""
+    """Return the IDs of its threads in the order of their creation."""
     words = program.ready_line.split()[1:]  # type: ignore[attr-defined]
     return [int(word.split(":")[1]) for word in words]
 

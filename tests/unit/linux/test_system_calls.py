@@ -1,5 +1,5 @@
-"""The events that a system call waits for, by its number and arguments, and the
-owners of file locks."""
+"""The awaited events of a system call, by its number and arguments, and the owners
+of file locks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-/* A program that takes what it can get, and says what it got. With "wait" it only
-   waits, as the target that somebody wants to look into. */
+/* A program that tries to get access to all it can, and prints the results. With "wait",
+   it only waits, as the target of a tracer. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

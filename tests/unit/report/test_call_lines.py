@@ -276,7 +276,7 @@ def test_a_return_of_an_earlier_call() -> None:
 
 
 def test_hostile_times() -> None:
-    """A time of day for whatever is said."""
+    """Every time that an agent may send has a time of day."""
     far = (1 << 63) - 1
     records = [(0, (0, 1, 0, ENTRY, 0)), (0, (far, 1, 0, RETURN, 0))]
     (line,) = lines(records, CallsForm(times=True))

@@ -1,4 +1,4 @@
-"""Notes on what is not in a result."""
+"""Notes on data that a result lacks."""
 
 from __future__ import annotations
 

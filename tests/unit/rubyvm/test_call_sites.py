@@ -1,4 +1,4 @@
-"""Possible callers of a frame, by the call instruction that the caller is at."""
+"""Possible callers of a frame, by the caller's current call instruction."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_unsure_frame_is_looked_at_again(blocks: tuple[RubyVM, Flawed]) -> No
     assert walked is not None
     assert nodes(vm)[1]
     memory.flaw = 0
-    assert nodes(vm)[1]  # what was read is kept
+    assert nodes(vm)[1]  # the data read before is kept
     generation = vm._tree.generation
     walked = vm.sample(thread)
     assert walked is not None

@@ -409,7 +409,7 @@ def test_a_file_that_is_too_long_is_not_hashed(library: Path) -> None:
 
 
 def sections(library: Path) -> list[tuple[int, int]]:
-    """Return (offset, size) of all sections that DWARF is read from."""
+    """Return (offset, size) of all sections with DWARF data."""
     with library.open("rb") as file:
         elf = ElfFile(file.fileno())
         return [(s.offset, s.size) for s in elf.sections if b"debug" in s.name]

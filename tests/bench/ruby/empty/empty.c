@@ -1,6 +1,6 @@
 /*
- * The least that a method written in C can cost, to measure others against;
- * and the least that one which traps can cost.
+ * Methods with the minimum cost of a C method, and of a C method that traps, for
+ * comparison with others.
  *
  * SPDX-License-Identifier: MIT
  */
@@ -18,7 +18,7 @@ static VALUE yield(VALUE unused) { return rb_yield_values(0); }
 
 static VALUE nothing(VALUE unused) { return Qnil; }
 
-/* The least that a span needs: the block's end is seen however it ends. */
+/* The minimum of a span: it sees the block's end, however the block ends. */
 static VALUE ensuring(int argc, VALUE *argv, VALUE self) {
   return rb_ensure(yield, Qnil, nothing, Qnil);
 }
