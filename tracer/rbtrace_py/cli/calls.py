@@ -163,13 +163,13 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
 
     Calls that arrive faster than they can be written are lost; the output marks
     each gap, and the exit code is 5 if more calls were lost than shown. On a
-    terminal, lines that nobody could read are left out, and counted. With
+    terminal, lines that come too fast to read are left out and counted. With
     several threads, each line starts with the thread's number, or NUMBER.2 for its
     second stack (a fiber). With several processes, -o writes FILE.PID for each.
 
     --record also records when each thread was on CPU, runnable or sleeping, where
-    BPF is available (as root). With --slow and --keep it can run for days: what is
-    slow is always there to be looked at, of the last hour.
+    BPF is available (as root). With --slow and --keep, it can run for days and
+    always has the slow calls of the last hour.
 
     \b
     Examples:

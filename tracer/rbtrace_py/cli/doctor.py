@@ -27,7 +27,7 @@ class _Options(o.OutputOptions):
 @click.command("doctor")
 @typed(_Options)
 def command(options: _Options) -> int:
-    """Check what this machine and a process allow, and what is missing.
+    """Check what this machine and a process allow.
 
     Each line says what to do. The exit code is 1 if tracing cannot work.
 

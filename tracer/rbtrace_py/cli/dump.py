@@ -74,8 +74,8 @@ def command(options: _Options) -> int:
     The process keeps running, unless --pause is given: then it is paused for a few
     milliseconds while its stacks are read.
 
-    Core files work as well, gzipped or not. The program is looked up at its
-    original path, or given with --exe. Without it, give addresses with --symbol:
+    Core files work as well, gzipped or not. The program is read from its
+    original path, or from --exe. Without it, give addresses with --symbol:
     ruby_current_vm_ptr, ruby_current_execution_context_ptr, ruby_current_thread
     (pointers), ruby_global_symbols or global_symbols, and rb_zjit_entry (4.1).
 

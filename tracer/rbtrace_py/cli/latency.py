@@ -45,8 +45,8 @@ class _Options(s.SlowSpanOptions):
     digits: int | None = option(
         "--digits",
         type=click.IntRange(2, 3),
-        help="Significant digits of method and gc from the agent; default 2. Those of"
-        " probes are 3.",
+        help="Significant digits of method and gc from the agent; default 2. Probes"
+        " always have 3.",
     )
 
 
@@ -65,8 +65,8 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     three with --digits 3. Without the agent, gc comes from Ruby's built-in probes, if
     it has them. Your own probes take precedence; `:gc` always means the built-in.
 
-    --slower-than looks into slow spans alone: the stacks of their fibers, on CPU and
-    off, and the slowest with their arguments and where their time went.
+    --slower-than samples the stacks of slow spans only, on CPU and off, and prints
+    the slowest spans with their arguments and where their time went.
 
     \b
     Examples:

@@ -16,7 +16,7 @@ from rbtrace_py.session.targets.targets import Targets
 
 @target_command("probes", "PID [WORD]...", o.OutputOptions)
 def command(targets: Targets, words: tuple[str, ...], options: o.OutputOptions) -> None:
-    """List the USDT probes of a process: its own, Ruby's and those of its libraries.
+    """List the USDT probes of a process, including Ruby's and its libraries'.
 
     Names or globs after the target select probes. Probes that a tool traces right
     now are marked. Your own processes need no root.

@@ -19,10 +19,10 @@ from rbtrace_py.session.targets.targets import Targets
 def command(targets: Targets, words: tuple[str, ...], options: DumpFileOptions) -> None:
     """Write every object shape of a Ruby process to a file, one line of JSON each.
 
-    PID [FILE]: the format is that of ObjectSpace.dump_shapes, in Ruby 3.3 and
-    later. A shape is the list of instance variables an object has, in the order
-    they were set; many shapes for one class cost speed. FILE works as for
-    `heapdump`; the default is shapesdump-PID.json.
+    The format is the same as for ObjectSpace.dump_shapes, in Ruby 3.3 and later. A
+    shape is the list of instance variables of an object, in the order in which they
+    were set; many shapes for one class cost speed. FILE works as for `heapdump`;
+    the default is shapesdump-PID.json.
 
     The process must have loaded the agent (see `eval --help`) and have memory for a
     copy of itself (see `heapdump --help`).

@@ -158,7 +158,7 @@ class _Printing(Session):
         self._print(max(0.0, until - time.monotonic()), until, most)
 
     def _print(self, wait: float, until: float, most: int | None) -> None:
-        """Print pending events. Those after ``until`` can still be read later."""
+        """Print pending events up to the time ``until``; later events stay pending."""
         for event in self._session.events(wait):
             self._waiting.clear()
             self._output.write(self._line(event) + "\n")

@@ -82,8 +82,8 @@ class SampleOptions(o.StackOptions, o.LimitOptions):
         "--engine",
         type=click.Choice([engine.value for engine in EngineChoice]),
         default=EngineChoice.AUTO.value,
-        help="What reads the stacks: a BPF program in the kernel, or this process"
-        " from the target's memory.",
+        help="Read stacks with a BPF program in the kernel, or from the target's"
+        " memory.",
     )
     kernel: bool = option(
         "--kernel", help="Add the kernel's frames, marked _[k]. Needs the BPF engine."

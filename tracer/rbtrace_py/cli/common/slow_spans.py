@@ -34,8 +34,8 @@ class SlowSpanOptions(m.TableOptions):
         after="top",
         type=Milliseconds(),
         metavar="MS",
-        help="Also look into the spans that take at least MS milliseconds (50, 50ms,"
-        " 0.05s): where their time goes, on CPU and off. Needs root.",
+        help="Also show where spans of at least MS milliseconds (50, 50ms, 0.05s)"
+        " spend their time, on CPU and off. Needs root.",
     )
     stacks: str | None = option(
         "--stacks",
