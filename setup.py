@@ -1,9 +1,9 @@
-"""What a wheel carries that is made when it is built: see pyproject.toml for the rest.
+"""Build the generated parts of a wheel; pyproject.toml declares the rest.
 
-The agent's hook is compiled, so that a machine without a compiler can attach, and so
-are the BPF programs, so that one without bcc can trace. Their sources go with them, for
-machines of another kind and for filters. Man pages and completion come of what
-the commands say of themselves.
+The agent's hook is compiled, so that a machine without a compiler can attach. The BPF
+programs are compiled, so that a machine without bcc can trace. The wheel also includes
+their sources, for other kinds of machines and for filters. Man pages and completion are
+generated from the commands' help.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ COMPLETION = {
     "fish": "fish/vendor_completions.d/rbtrace-py.fish",
     "zsh": "zsh/site-functions/_rbtrace-py",
 }
-"""Under share, where each shell looks."""
+"""Path in the folder share where each shell searches for completion."""
 
 
 class Build(build_py):
-    """Also makes what is not there before."""
+    """Build the package with its generated parts."""
 
     def run(self) -> None:
         super().run()
@@ -58,7 +58,7 @@ class Build(build_py):
             self.warn(f"this wheel has no man pages and no completion: {error}")
 
     def _shared(self) -> Iterator[tuple[str, list[str]]]:
-        """What goes under share: folders, and the files in each."""
+        """Yield folders below the environment's root, and the files for each."""
         import gen_man_pages
 
         from rbtrace_py.cli.completion import script
@@ -75,14 +75,14 @@ class Build(build_py):
 
 
 class Wheel(bdist_wheel):
-    """Of any Python."""
+    """A wheel for any Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
 
 
 class ForOneMachine(Distribution):
-    """What is compiled is data to setuptools: it has to be told."""
+    """Report extension modules: setuptools takes our compiled files for data."""
 
     def has_ext_modules(self) -> bool:
         return True

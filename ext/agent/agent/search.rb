@@ -116,8 +116,8 @@ module Tracepoint
         list
       end
 
-      # Return modules that a constant or a class leads to. This misses others, and the
-      # singleton methods of other objects.
+      # Return modules that are reachable by constants or superclasses. This misses other
+      # modules, and the singleton methods of other objects.
       def reachable
         seen = {}.compare_by_identity
         waiting = [BasicObject]

@@ -25,7 +25,7 @@ struct sdt_image {
   int fd;                /* -1 when the image is a file in a directory */
   dev_t device;          /* of fd, to recognize it */
   ino_t inode;
-  char *path;            /* by which it was loaded */
+  char *path;            /* from which it was loaded */
   int unlink;            /* true if we have to remove the file at path */
   void *handle;          /* from dlopen; NULL if mapped without the loader */
   /* The loader's copy of path. A forked child must not ask the loader for it:

@@ -325,7 +325,7 @@ class SharedMemory(Closing):
 
 
 def _map(fd: int, most: int, access: int) -> mmap.mmap:
-    """Map a memory file that nobody can truncate while we read it (SIGBUS)."""
+    """Map a memory file after checking that its seals prevent truncation (SIGBUS)."""
     try:
         seals = fcntl.fcntl(fd, _F_GET_SEALS)
         if seals & (_SHRINK | _GROW) != _SHRINK | _GROW:

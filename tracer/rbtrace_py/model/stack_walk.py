@@ -18,7 +18,7 @@ U32 = Annotated[int, "I"]
 class WalkLayout(NamedTuple):
     """Addresses and offsets in a process's Ruby that the kernel's walk requires.
 
-    The fields are those of ``struct ruby`` (``bpf/programs/contexts.h``), in order.
+    ``struct ruby`` (``bpf/programs/contexts.h``) has the same fields in this order.
 
     Attributes:
         tls: Offset from a thread's fs base of the word with the execution context (if

@@ -247,7 +247,7 @@ class RubyVM:
 
         Args:
             distance: Result of ``tls_distance``.
-            follows: Whether forked children are walked too.
+            follows: True if forked children are walked too.
 
         Raises:
             UnknownRuby: The kernel cannot walk the stacks of this Ruby.

@@ -130,7 +130,7 @@ class CallLines:
     def _switched(self, reported: ReportedCall) -> list[str]:
         """Return the lines of the call that resumed the fiber of a thread.
 
-        These lines precede those of the fiber, because the call encloses them.
+        These lines precede the fiber's lines, because the call encloses them.
         """
         stack = reported.event.stack
         key = (reported.pid, stack.tid)
