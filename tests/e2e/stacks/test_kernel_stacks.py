@@ -148,7 +148,9 @@ def test_children_from_their_first_instruction(walked: Target, trace: TRACE) -> 
         own[found["threads"][row["thread"]]["pid"]] += row["weight"]
     del own[walked.pid]
     assert len(own) == 8
-    assert all(weight >= 0.9 * 0.25e9 for weight in own.values()), own
+    # The last second of a child that has ended is weighed by ticks, which are late on
+    # a busy machine. So the sum is compared below.
+    assert all(weight >= 0.7 * 0.25e9 for weight in own.values()), own
     named = below(found, "Object#burn") + below(found, "(unresolved)")
     assert periods(named) in walked.ticks(8 * 0.25, RATE)
     assert found["counters"]["samples"] in walked.ticks(8 * 0.25, RATE)
