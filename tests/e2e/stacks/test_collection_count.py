@@ -8,6 +8,7 @@ import pytest
 
 from processes import Target, comes_true
 from rbtrace_py.model.stack_walk import WalkedStack
+from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
 from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions
@@ -37,15 +38,15 @@ def test_each_collection_is_counted(build: Build) -> None:
         Sampling(targets, options) as sampling,
     ):
         (ruby,) = sampling.rubies
-        kernel, found = sampling.kernel, list[WalkedStack]()
-        assert kernel is not None
+        engine, found = sampling.engine, list[WalkedStack]()
+        assert isinstance(engine, KernelStacks)
         before = int(target.ready.split()[1])
         assert ruby.vm.collection() == before << 2
         assert int(target.step()) == before + 1
         assert ruby.vm.collection() == before + 1 << 2
 
         def has_walked() -> bool:
-            found.extend(one for one in kernel.walker.records() if one.frames)
+            found.extend(one for one in engine.walker.records() if one.frames)
             return before + 1 << 2 in {one.collection for one in found}
 
         assert comes_true(has_walked)

@@ -30,6 +30,7 @@ from rbtrace_py.model.stacks import FrameKind, Sample, ThreadState
 from rbtrace_py.rubyvm import tls
 from rbtrace_py.rubyvm.vm import RubyVM
 from rbtrace_py.session.stacks import probe_events
+from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
 from rbtrace_py.session.stacks.sampling_options import (
@@ -87,6 +88,11 @@ def sampling(
         Sampling(targets, options) as entered,
     ):
         yield entered
+
+
+def bpf_engine(entered: Sampling) -> KernelStacks:
+    assert isinstance(entered.engine, KernelStacks)
+    return entered.engine
 
 
 def weights(
@@ -229,11 +235,27 @@ def test_a_kernel_without_a_feature(
     ):
         with Sampling(targets, SamplingOptions(engine=EngineChoice.AUTO)) as chosen:
             (note,) = chosen.notes
-        assert chosen.engine == "memory"
+        assert chosen.engine.name == "memory"
         with pytest.raises(RbtraceError, match=said) as refused:
             Sampling(targets, SamplingOptions(engine=EngineChoice.BPF)).__enter__()
     assert note.startswith(f"stacks are read from memory: {said}")
     assert "kernel" in refused.value.hint
+
+
+def test_the_rate_is_known_if_memory_is_read_instead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """BPF cannot walk the holders of a GVL whose queue is unknown."""
+    walk_layout = RubyVM.walk_layout
+    monkeypatch.setattr(
+        RubyVM, "walk_layout", lambda *words: walk_layout(*words)._replace(gvl_node=0)
+    )
+    mode, engine = SamplingMode.GVL, EngineChoice.AUTO
+    with (
+        closing(Target("ruby", WALKED)) as target,
+        sampling(mode, target.pid, engine=engine) as entered,
+    ):
+        assert (entered.engine.name, entered.statistics.rate) == ("memory", 499)
 
 
 def test_a_kernel_without_uprobe_multi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,15 +370,14 @@ def test_time_on_a_cpu_is_not_given_to_what_waits_afterwards(
             SamplingMode.WALL, target.pid, kernel_frames=True, rate=0.1
         ) as entered,
     ):
-        kernel = entered.kernel
-        assert kernel is not None
+        kernel = bpf_engine(entered)
         assert slept_before or target.step("") == "done"
         target.wait_until_it_reads()  # or it is killed before its stack is named
         for _ in range(4):
-            kernel.take(entered._rubies, add)
+            kernel.take(add)
         target.process.kill()
         target.process.wait()
-        kernel.take(entered._rubies, add)
+        kernel.take(add)
         assert entered.statistics.failed == 0
     assert not found[ThreadState.RUNNING]
     leaves = {one.stack.frames[-1].name for one in found[ThreadState.RUNNABLE]}
@@ -379,8 +400,7 @@ def use(scratches: int) -> Taken:
     """Make preempted runs of other programs use scratch space on each CPU."""
 
     def take(entered: Sampling) -> None:
-        assert entered.kernel is not None
-        scratch = entered.kernel.walker.maps["scratches"]
+        scratch = bpf_engine(entered).walker.maps["scratches"]
         value = bytearray(scratch.spec.value_size)
         value[_USERS : _USERS + 8] = (1).to_bytes(8, "little")
         for place in range(scratch.spec.max_entries):
@@ -404,8 +424,7 @@ def test_counts_wait_for_who_was_preempted(monkeypatch: pytest.MonkeyPatch) -> N
     waited: list[float] = []
 
     def hold(entered: Sampling) -> None:
-        assert entered.kernel is not None
-        walker = entered.kernel.walker
+        walker = bpf_engine(entered).walker
         epoch = walker.maps["epoch"]
         for inside, least, most in ((1, 0.05, 1.0), (0, 0.0, 0.04)):
             for place in (1, 2):
@@ -443,12 +462,12 @@ def test_what_fibers_hide_is_found_later(
         closing(Target("ruby", "-e", program)) as target,
         sampling(SamplingMode.CPU, target.pid) as entered,
     ):
-        assert entered.kernel is not None
-        known = entered.kernel._layouts
+        engine = bpf_engine(entered)
+        known = engine._layouts
         assert bool(known[target.pid][0]) == (missed == 1)
         entered.refresh()
         assert known[target.pid][0] < 0
-        assert not entered.kernel._placed
+        assert not engine._placed
 
 
 @pytest.mark.parametrize("is_early", [True, False])
@@ -490,9 +509,8 @@ def test_a_wait_ends_when_sampling_stops() -> None:
         closing(Target("ruby", "-e", program)) as target,
         sampling(SamplingMode.WALL, target.pid) as entered,
     ):
-        assert entered.kernel is not None
         passes = sampling_passes(entered, lambda sample: waited.append(sample.weight))
-        entered.kernel.stop()
+        bpf_engine(entered).stop()
         passes.settle()
         elapsed = entered.statistics.ended_ns - entered.statistics.started_ns
     assert 0 < sum(waited) <= elapsed
@@ -506,11 +524,10 @@ def test_no_time_goes_on_of_a_process_that_was_killed() -> None:
         closing(Target("ruby", "-e", program)) as other,
         sampling(SamplingMode.OFFCPU, one.pid, other.pid) as entered,
     ):
-        kernel = entered.kernel
-        assert kernel is not None
+        kernel = bpf_engine(entered)
 
         def pids() -> set[int]:
-            return {stack.pid for stack in kernel._walker.open_intervals()}
+            return {stack.pid for stack in kernel.walker.open_intervals()}
 
         assert pids() == {one.pid, other.pid}
         os.kill(one.pid, signal.SIGKILL)

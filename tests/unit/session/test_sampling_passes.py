@@ -104,12 +104,12 @@ class Flooded:
     def __init__(self) -> None:
         self.collected, self.taken = 0, 0
 
-    def collect(self, rubies: object, add: Add, most: int | None) -> bool:
+    def collect(self, add: Add, most: int | None) -> bool:
         assert most
         self.collected += 1
         return True
 
-    def take(self, rubies: object, add: Add) -> None:
+    def take(self, add: Add) -> None:
         self.taken += 1
 
     def wait(self, seconds: float) -> None:

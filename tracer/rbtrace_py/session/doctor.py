@@ -202,10 +202,12 @@ def _stack_walks() -> Check:
     """Load the programs that walk stacks, for each mode with a different program."""
     from rbtrace_py.aggregate.sampling import Statistics
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
+    from rbtrace_py.session.targets.notes import Notes
 
     for mode in (SamplingMode.CPU, SamplingMode.WALL, SamplingMode.GVL):
         try:
-            KernelStacks(SamplingOptions(mode=mode), False, Statistics()).close()
+            options = SamplingOptions(mode=mode)
+            KernelStacks(options, False, Statistics(), Notes()).close()
         except RbtraceError as error:
             text = f"mode {mode.value}: {error}"
             return Check("stack walks", CheckStatus.FAIL, text, error.hint)

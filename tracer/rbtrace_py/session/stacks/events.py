@@ -6,7 +6,6 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.stack_walker import StackWalker
 from rbtrace_py.linux.closing import Starting
 from rbtrace_py.session.stacks.event_cost import EventCost
-from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 from rbtrace_py.session.stacks.probe_events import FunctionEvents, ProbeEvents
 from rbtrace_py.session.stacks.sampling_options import EventChoice
 from rbtrace_py.session.stacks.tracepoint_events import TracepointEvents
@@ -41,23 +40,22 @@ class EventSampling(Starting):
     Args:
         targets: The processes.
         event: The choice of events.
-        kernel: Counts the stacks.
+        walker: Walker of the targets' stacks, which counts them.
 
     Attributes:
         cost: The cost so far.
     """
 
     def __init__(
-        self, targets: Targets, event: EventChoice, kernel: KernelStacks
+        self, targets: Targets, event: EventChoice, walker: StackWalker
     ) -> None:
         self._event = event
-        self._kernel = kernel
-        self._events = events_of(targets, event, kernel.walker)
+        self._walker = walker
+        self._events = events_of(targets, event, walker)
 
     def _start(self) -> None:
         self._events.__enter__()
-        walker = self._kernel.walker
-        self.cost = EventCost(self._events.entry_ns, lambda: walker.counters)
+        self.cost = EventCost(self._events.entry_ns, lambda: self._walker.counters)
 
     @property
     def notes(self) -> list[str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from rbtrace_py.aggregate.open_times import OpenTimes, ToldTimes
 from rbtrace_py.aggregate.run_times import RunTimes, ThreadId
@@ -30,8 +31,12 @@ from rbtrace_py.session.stacks import thread_run_times
 from rbtrace_py.session.stacks.kernel_frames import KernelFrames
 from rbtrace_py.session.stacks.off_cpu import OffCpuStacks, waiting_threads
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
-from rbtrace_py.session.stacks.sampling_options import SamplingOptions
-from rbtrace_py.session.stacks.thread_run_times import Rubies
+from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions
+from rbtrace_py.session.targets.notes import Notes
+from rbtrace_py.session.targets.targets import Targets
+
+if TYPE_CHECKING:
+    from rbtrace_py.session.stacks.events import EventSampling
 
 _LOSSES = {
     Counter.LOST: "buffer_full",
@@ -68,6 +73,8 @@ _OFFSETS = {
 }
 """Offsets that the programs need, and the names of the fields in different kernels."""
 _GONE = Stack((UNRESOLVED,))
+_WAITING_MODES = (SamplingMode.OFFCPU, SamplingMode.WALL)
+"""Modes whose samples include waiting time."""
 _WEIGHINGS = {
     SamplingMode.CPU: Weighing.RUN_TIME,
     SamplingMode.OFFCPU: Weighing.OFF_TIME,
@@ -84,24 +91,36 @@ _Seen = Sample | WalkedStack
 
 
 class KernelStacks(Closing):
-    """The stack walker, and the state of the threads of each process.
+    """The BPF engine: the stack walker, and the state of the threads of each process.
 
     Args:
         options: Options of the sampling.
         follows: Walk the stacks of children, too.
         statistics: Receives the counts.
+        notes: Receives notes for the user.
+
+    Attributes:
+        events: In mode event, the events, once ``start`` was called.
+        walker: Walker of the stacks.
+        wall_offset: Sample time minus CLOCK_MONOTONIC, in ns.
 
     Raises:
         NotPermitted, BpfError, NoBtf: The kernel or the machine is unsuitable.
     """
 
+    name = EngineChoice.BPF.value
+    events: EventSampling | None = None
     _kernel_frames: KernelFrames | None = None
 
     def __init__(
-        self, options: SamplingOptions, follows: bool, statistics: Statistics
+        self,
+        options: SamplingOptions,
+        follows: bool,
+        statistics: Statistics,
+        notes: Notes,
     ) -> None:
-        self._each = options.each
-        self._idle = options.idle
+        self._options = options
+        self._notes = notes
         self._weighing = _WEIGHINGS[options.mode]
         self._is_of_gvl = options.mode is SamplingMode.GVL
         self._has_weight = False
@@ -109,6 +128,7 @@ class KernelStacks(Closing):
         self._event_weight = event.every if event and not event.weight else 0
         self._follows = follows
         self._statistics = statistics
+        self._rubies: dict[int, RubyProcess] = {}
         self._layouts: dict[int, tuple[int, WalkLayout]] = {}
         self._placed: dict[int, dict[int, int]] = {}
         self._seen: dict[bytes, _Seen] = {}
@@ -126,7 +146,7 @@ class KernelStacks(Closing):
         self._off_cpu = OffCpuStacks()
         if options.kernel_frames:
             self._kernel_frames = KernelFrames()
-        self._walker = StackWalker(
+        self.walker = StackWalker(
             options.rate,
             options.each,
             _offsets(),
@@ -134,21 +154,14 @@ class KernelStacks(Closing):
             options.least_ns,
             options.kernel_frames,
         )
-        statistics.unit = _unit(options)
-        if not self._weighing.has_ticks:
-            statistics.rate = 0.0
-        self._clock = time.time_ns() - time.monotonic_ns()
+        self.wall_offset = time.time_ns() - time.monotonic_ns()
         self._started = self._stopped = 0
 
     @property
-    def wall_offset(self) -> int:
-        """Sample time minus CLOCK_MONOTONIC, in ns."""
-        return self._clock
-
-    @property
     def started_ns(self) -> int:
-        """CLOCK_REALTIME in ns when walking started; 0: no process is walked yet."""
-        return self._started and self._started + self._clock
+        """CLOCK_REALTIME in ns when walking started; 0: with the events, or not yet."""
+        is_known = self._started and self.events is None
+        return self._started + self.wall_offset if is_known else 0
 
     @property
     def is_changing(self) -> bool:
@@ -156,22 +169,18 @@ class KernelStacks(Closing):
         return time.monotonic() < self._changing_until
 
     @property
-    def walker(self) -> StackWalker:
-        return self._walker
-
-    @property
     def seen(self) -> int:
         """Number of samples so far, including those not yet passed on.
 
         A thread that waits all the time counts as one sample.
         """
-        counters = self._walker.counters
+        counters = self.walker.counters
         no_samples = sum(counters[one] for one in (Counter.NO_RUBY, *_LOSSES))
         return counters[Counter.SEEN] - no_samples + self._begun
 
     def loss_notes(self) -> Iterator[str]:
         """Yield why samples failed and which events were ignored, one note per line."""
-        counters = self._walker.counters
+        counters = self.walker.counters
         if number := counters[Counter.NO_ROOM]:
             yield (
                 f"{number:,} samples failed: there is room for {MOST_STACKS:,}"
@@ -205,20 +214,40 @@ class KernelStacks(Closing):
         if number := counters[Counter.IN_USE]:
             yield f"{number:,} events failed: too many at once on one CPU"
 
-    def watch(self, ruby: RubyProcess) -> None:
+    def start(self, targets: Targets) -> None:
+        """Set the unit of the statistics. In mode event, attach to the events.
+
+        Raises:
+            UsageError, NoSuchProbe, NotPermitted, BpfError
+        """
+        if not self._weighing.has_ticks:
+            self._statistics.rate = 0.0
+        event = self._options.event
+        if event is None:
+            return
+        self._statistics.unit = event.unit_of_weights
+        from rbtrace_py.session.stacks.events import EventSampling
+
+        events = EventSampling(targets, event, self.walker)
+        self.events = events.__enter__()
+        self._notes.add(*events.notes)
+
+    def attach(self, ruby: RubyProcess) -> None:
         """Walk the stacks of a process.
 
         Raises:
             UnknownRuby: The kernel cannot walk them.
         """
         pid = ruby.process.pid
+        self._rubies[pid] = ruby
+        self._check_waits(ruby)
         distance = ruby.vm.tls_distance(ruby.threads)
         layout = ruby.vm.walk_layout(distance, self._follows)
         if self._is_of_gvl and not (layout.gvl_node and layout.holder):
             raise UnknownRuby(
                 f"who waits for the GVL of Ruby {ruby.version} is unknown"
             )
-        if ruby.vm.has_jit_frames and not self._walker.can_walk_zjit:
+        if ruby.vm.has_jit_frames and not self.walker.can_walk_zjit:
             raise UnknownRuby(
                 f"the kernel cannot walk frames of ZJIT of Ruby {ruby.version} before"
                 " Linux 6.9",
@@ -229,14 +258,32 @@ class KernelStacks(Closing):
             self._placed[pid] = {}
             self._place(ruby)
         self._layouts[pid] = distance, layout
-        since_birth = self._walker.is_walked(pid)
+        since_birth = self.walker.is_walked(pid)
         began = time.monotonic_ns()
-        self._walker.walk(pid, layout)
+        self.walker.walk(pid, layout)
         self._started = self._started or began
         if self._weighing.has_run_time and not since_birth:
             thread_run_times.begin(self._run_times, ruby)
         if self._weighing.has_switches:
             self._begin_waiting(ruby)
+
+    def _check_waits(self, ruby: RubyProcess) -> None:
+        """Check whether all its threads have kernel threads of their own.
+
+        BPF only sees the waits of such threads. If the engine can still be chosen,
+        raise UnknownRuby; else add a note.
+        """
+        options = self._options
+        if not (ruby.has_moving_threads and options.mode in _WAITING_MODES):
+            return
+        text = (
+            f"threads of process {ruby.process.pid} share kernel threads (M:N), and BPF"
+            " does not see them wait"
+        )
+        may_choose = options.may_choose and not self._statistics.started_ns
+        if may_choose and options.mode is SamplingMode.WALL:
+            raise UnknownRuby(text)
+        self._notes.add(text)
 
     def _begin_waiting(self, ruby: RubyProcess) -> None:
         """Read the stacks of threads that already wait, and may wait until the end."""
@@ -245,7 +292,7 @@ class KernelStacks(Closing):
             tid = sample.thread.tid or 0
             ran = ran_ns(ruby.process, tid)
             held = ruby.held_gvl(sample.thread.address) if self._is_of_gvl else None
-            key = self._walker.begin_off_cpu(sample, off_cpu, number, ran, held)
+            key = self.walker.begin_off_cpu(sample, off_cpu, number, ran, held)
             stack = sample.stack
             if self._kernel_frames is not None:
                 add = self._kernel_frames.add_sleeping_frames
@@ -253,18 +300,21 @@ class KernelStacks(Closing):
             self._seen[key] = sample._replace(stack=stack)
             self._begun += 1
 
-    def forget(self, pid: int) -> None:
+    def detach(self, ruby: RubyProcess) -> None:
         """Stop walking the stacks of a process."""
+        pid = ruby.process.pid
+        self._rubies.pop(pid, None)
         if self._layouts.pop(pid, None) is not None:
-            self._walker.leave(pid)
+            self.walker.leave(pid)
             self._displace(pid)
 
     def _displace(self, pid: int) -> None:
         for tid in self._placed.pop(pid, {}):
-            self._walker.displace(pid, tid)
+            self.walker.displace(pid, tid)
 
     def refresh(self, ruby: RubyProcess) -> None:
         """Update the threads of a process, and the layout once ZJIT is on."""
+        self._check_waits(ruby)
         pid = ruby.process.pid
         if pid in self._placed:
             self._place(ruby)
@@ -275,7 +325,7 @@ class KernelStacks(Closing):
             layout = ruby.vm.walk_layout(distance, self._follows)
             if layout != before:
                 self._layouts[pid] = distance, layout
-                self._walker.walk(pid, layout)
+                self.walker.walk(pid, layout)
                 if distance:
                     self._displace(pid)
 
@@ -284,31 +334,33 @@ class KernelStacks(Closing):
         pid = ruby.process.pid
         before, now = self._placed[pid], ruby.tids
         for tid in before.keys() - now.keys():
-            self._walker.displace(pid, tid)
+            self.walker.displace(pid, tid)
         for tid, thread in now.items():
             if before.get(tid) != thread:
-                self._walker.place(pid, tid, thread)
+                self.walker.place(pid, tid, thread)
         self._placed[pid] = now
 
-    def _find_unknown(self, rubies: Rubies) -> None:
+    def _find_unknown(self) -> None:
         """List new threads if the kernel met an unknown one."""
         if not self._placed:
             return
-        unknown = self._walker.counters[Counter.UNKNOWN_THREAD]
+        unknown = self.walker.counters[Counter.UNKNOWN_THREAD]
         if unknown == self._unknown:
             return
         self._unknown = unknown
-        for pid in self._placed.keys() & rubies.keys():
+        for pid in self._placed.keys() & self._rubies.keys():
             with suppress(NoSuchTarget):
-                rubies[pid].find_threads()
-                self._place(rubies[pid])
+                self._rubies[pid].find_threads()
+                self._place(self._rubies[pid])
 
     def stop(self) -> None:
         """Stop walking stacks. ``take`` still returns the collected ones."""
-        self._walker.stop()
+        if self.events is not None:
+            self.events.finish(self._statistics, self._notes)
+        self.walker.stop()
         self._stopped = time.monotonic_ns()
 
-    def collect(self, rubies: Rubies, add: Add, most: int | None = None) -> bool:
+    def collect(self, add: Add, most: int | None = None) -> bool:
         """Name the stacks that the kernel sent.
 
         Call this ten times per second, or fifty times while the program replaces code,
@@ -318,32 +370,31 @@ class KernelStacks(Closing):
         ``take`` adds all samples in order of time instead.
 
         Args:
-            rubies: Attached processes by PID.
             add: Receives the samples.
             most: Maximum number of stacks to name; None: no limit.
 
         Returns:
             True if ``most`` was reached, so that more stacks may follow.
         """
-        self._find_unknown(rubies)
-        stacks = list(islice(self._walker.records(), most))
+        self._find_unknown()
+        stacks = list(islice(self.walker.records(), most))
         whole = [*self._unnamed, *(one for one in stacks if one.frames)]
-        for pid, ruby in rubies.items():
+        for pid, ruby in self._rubies.items():
             self._name(ruby, [one for one in whole if one.pid == pid])
         # A child may end before the next batch: name its stacks when it is attached.
-        unnamed = [one for one in whole if one.pid not in rubies]
+        unnamed = [one for one in whole if one.pid not in self._rubies]
         self._unnamed = unnamed[-_MOST_UNCHECKED:]
         is_full = len(self._unchecked) > _MOST_UNCHECKED
-        if self._each or self.is_changing or is_full:
-            self._check(rubies)
+        if self._options.each or self.is_changing or is_full:
+            self._check()
         for stack in stacks:
-            if stack.frames and stack.pid not in rubies:
+            if stack.frames and stack.pid not in self._rubies:
                 self._seen[stack.key] = stack
-            if self._each:
-                self._take_one(stack, rubies, add)
+            if self._options.each:
+                self._take_one(stack, add)
         return len(stacks) == most
 
-    def _take_one(self, stack: WalkedStack, rubies: Rubies, add: Add) -> None:
+    def _take_one(self, stack: WalkedStack, add: Add) -> None:
         is_tick = self._is_tick(stack)
         weight = stack.weight if is_tick else self._told.rest(stack)
         if not weight:
@@ -352,7 +403,7 @@ class KernelStacks(Closing):
         if self._weighing.has_run_time:
             self._put_aside.append(one)
         else:
-            self._add(one, rubies, add)
+            self._add(one, add)
 
     def _name(self, ruby: RubyProcess, stacks: Sequence[WalkedStack]) -> None:
         """Name stacks. Their code must be checked afterwards."""
@@ -374,7 +425,7 @@ class KernelStacks(Closing):
         for stack in stacks:
             self._seen[stack.key] = self._resolved(ruby, stack)
 
-    def _check(self, rubies: Rubies) -> None:
+    def _check(self) -> None:
         """Check whether the code of stacks is unchanged since they were named.
 
         If not, name the stacks again, and check more often, because the program
@@ -382,7 +433,7 @@ class KernelStacks(Closing):
         """
         for _ in range(_TRIES):
             stacks, self._unchecked = self._unchecked, []
-            for pid, ruby in rubies.items():
+            for pid, ruby in self._rubies.items():
                 own = [stack for stack in stacks if stack.pid == pid]
                 if own and not self._has_same_code(ruby, own):
                     self._changing_until = time.monotonic() + _CHANGING_SECONDS
@@ -390,7 +441,7 @@ class KernelStacks(Closing):
             if not self._unchecked:
                 return
         for stack in self._unchecked:
-            thread = rubies[stack.pid].thread_at(stack.thread, stack.tid)
+            thread = self._rubies[stack.pid].thread_at(stack.thread, stack.tid)
             self._seen[stack.key] = self._unresolved(stack, thread)
         self._unchecked = []
 
@@ -403,42 +454,42 @@ class KernelStacks(Closing):
         except NoSuchTarget:
             return True  # data that was read from the live process is valid
 
-    def take(self, rubies: Rubies, add: Add) -> None:
+    def take(self, add: Add) -> None:
         """Once per second, pass ``add`` a sample of each stack since the last call."""
-        self.collect(rubies, add)
+        self.collect(add)
         self._older, self._before, self._seen = self._before, self._seen, {}
-        counts, still = self._walker.counts(), self._still()
+        counts, still = self.walker.counts(), self._still()
         ticks = [stack for stack in counts if self._is_tick(stack)]
         over = [stack for stack in counts if not self._is_tick(stack)]
         # List the due stacks before collecting: some intervals end meanwhile.
-        due = [*over, *self._parts(still)] if self._each else []
-        self.collect(rubies, add)
-        self._check(rubies)
-        if not self._each:
+        due = [*over, *self._parts(still)] if self._options.each else []
+        self.collect(add)
+        self._check()
+        if not self._options.each:
             due += self._open.due(over, still)
         if self._weighing.has_run_time:
-            due = self._weighed([*due, *ticks, *self._put_aside], rubies)
+            due = self._weighed([*due, *ticks, *self._put_aside])
             self._put_aside.clear()
         kept = self._run_times.last_ticks
         if self._weighing.has_switches:
             kept += [*over, *still]
-        self._keep(kept, rubies)
+        self._keep(kept)
         held, self._held = self._held, []
         for seen, stack in held:
-            self._add_seen(seen, stack, rubies, add)
+            self._add_seen(seen, stack, add)
         for stack in due:
-            self._add(stack, rubies, add)
+            self._add(stack, add)
         if self._stopped and self._weighing.has_run_time:
-            self._add_not_sampled(rubies, add)
+            self._add_not_sampled(add)
         self._count()
 
     def _is_tick(self, stack: WalkedStack) -> bool:
         """Return whether the stack represents run time."""
         return self._weighing.has_run_time and stack.off_cpu is None
 
-    def _weighed(self, stacks: list[WalkedStack], rubies: Rubies) -> list[WalkedStack]:
+    def _weighed(self, stacks: list[WalkedStack]) -> list[WalkedStack]:
         """Return stacks in order of time; the ticks have their share of run time."""
-        period, ran = self._walker.period_ns, thread_run_times.reader_of(rubies)
+        period, ran = self.walker.period_ns, thread_run_times.reader_of(self._rubies)
         found = [stack for stack in stacks if not self._is_tick(stack)]
         batch: dict[ThreadId, list[tuple[WalkedStack, int]]] = {}
         for stack in stacks:
@@ -452,9 +503,9 @@ class KernelStacks(Closing):
             found.append(stack._replace(weight=weight, ticks=0, time_ns=now))
         return sorted(found, key=_seen_at)
 
-    def _add_not_sampled(self, rubies: Rubies, add: Add) -> None:
-        now = time.monotonic_ns() + self._clock
-        for sample in thread_run_times.not_sampled(self._run_times, rubies, now):
+    def _add_not_sampled(self, add: Add) -> None:
+        now = time.monotonic_ns() + self.wall_offset
+        for sample in thread_run_times.not_sampled(self._run_times, self._rubies, now):
             add(sample)
 
     def _parts(self, still: list[WalkedStack]) -> list[WalkedStack]:
@@ -463,7 +514,7 @@ class KernelStacks(Closing):
             return []
         return self._told.tell(still)
 
-    def _keep(self, stacks: list[WalkedStack], rubies: Rubies) -> None:
+    def _keep(self, stacks: list[WalkedStack]) -> None:
         """Keep stacks for later epochs.
 
         Frames are sent when an interval begins. The interval may end an epoch later,
@@ -471,7 +522,7 @@ class KernelStacks(Closing):
         meanwhile.
         """
         for stack in stacks:
-            ruby = rubies.get(stack.pid)
+            ruby = self._rubies.get(stack.pid)
             seen = self._known(stack.key)
             if isinstance(seen, Sample) and ruby is not None:
                 thread = ruby.listed_thread(stack.thread, stack.tid) or seen.thread
@@ -486,10 +537,10 @@ class KernelStacks(Closing):
         """Return the intervals that are still open."""
         if not self._weighing.has_switches:
             return []
-        return self._walker.open_intervals(self._stopped)
+        return self.walker.open_intervals(self._stopped)
 
     def _count(self) -> None:
-        counters, ended = self._walker.counters, self._stopped or time.monotonic_ns()
+        counters, ended = self.walker.counters, self._stopped or time.monotonic_ns()
         failed, statistics = 0, self._statistics
         for loss, name in {**_LOSSES, **_NOT_WALKED}.items():
             setattr(statistics, name, counters[loss])
@@ -498,9 +549,9 @@ class KernelStacks(Closing):
         self._failed = failed
         if self._weighing.has_ticks:
             statistics.rounds = round((ended - self._started) * statistics.rate / 1e9)
-        if self._weighing is not Weighing.RUN_TIME and not self._each:
+        if self._weighing is not Weighing.RUN_TIME and not self._options.each:
             statistics.samples = self.seen
-        statistics.ended_ns = ended + self._clock
+        statistics.ended_ns = ended + self.wall_offset
 
     def _resolved(self, ruby: RubyProcess, stack: WalkedStack) -> Sample:
         try:
@@ -523,22 +574,20 @@ class KernelStacks(Closing):
             is_tick = self._weighing.has_ticks and stack.off_cpu is None
             add = self._kernel_frames.add_frames
             named = add(named, stack.kernel_frames, is_tick)
-        at = stack.time_ns + self._clock
+        at = stack.time_ns + self.wall_offset
         return Sample(at, thread, ThreadState.RUNNING, named, 1, flags, stack.fiber)
 
-    def _add(self, stack: WalkedStack, rubies: Rubies, add: Add) -> None:
+    def _add(self, stack: WalkedStack, add: Add) -> None:
         """Add a sample of a stack with a weight; its frames were sent before."""
         seen = self._known(stack.key)
         if seen is not None:
-            self._add_seen(seen, stack, rubies, add)
+            self._add_seen(seen, stack, add)
         else:  # the frames were dropped, and their loss was counted
             self._emit(self._unresolved(stack), stack, add)
 
-    def _add_seen(
-        self, seen: _Seen, stack: WalkedStack, rubies: Rubies, add: Add
-    ) -> None:
+    def _add_seen(self, seen: _Seen, stack: WalkedStack, add: Add) -> None:
         if isinstance(seen, WalkedStack):  # of a child that was not attached
-            ruby = rubies.get(stack.pid)
+            ruby = self._rubies.get(stack.pid)
             if ruby is not None:
                 seen = self._resolved(ruby, seen)
             elif len(self._held) < _MOST_HELD:
@@ -554,11 +603,11 @@ class KernelStacks(Closing):
             shown, state = self._off_cpu.of(shown, stack.off_cpu)
         if self._is_of_gvl:
             self._has_weight = True  # also if asleep: it keeps the GVL from others
-        elif state is ThreadState.SLEEPING and not self._idle:
+        elif state is ThreadState.SLEEPING and not self._options.idle:
             return
         if self._is_tick(stack) and not stack.ticks:
             sample = sample._replace(flags=SampleFlags.RUN_TIME)
-        at, weight = stack.time_ns + self._clock, stack.weight
+        at, weight = stack.time_ns + self.wall_offset, stack.weight
         add(sample._replace(state=state, stack=shown, weight=weight, time_ns=at))
         if stack.ticks:
             self._statistics.repeat(stack.ticks - 1, sample.flags)
@@ -587,17 +636,13 @@ class KernelStacks(Closing):
         return self._unresolved(stack)._replace(flags=flags)
 
     def close(self) -> None:
-        self._walker.close()
+        if self.events is not None:
+            self.events.close()
+        self.walker.close()
 
 
 def _seen_at(stack: WalkedStack) -> int:
     return stack.time_ns
-
-
-def _unit(options: SamplingOptions) -> str:
-    if options.event is not None:
-        return options.event.unit_of_weights
-    return "ns"
 
 
 def _offsets() -> dict[str, int]:

@@ -51,13 +51,23 @@ again. If the process executes another program, this happens at once."""
 _SEEN_ALWAYS = (SamplingMode.WALL, SamplingMode.GVL)
 """Modes in which each pass of the memory engine yields samples."""
 
-_WAITING_MODES = (SamplingMode.OFFCPU, SamplingMode.WALL)
-"""Modes whose samples include waiting time."""
-
 _RUN_TIME_MODES = (SamplingMode.CPU, SamplingMode.WALL)
 """Modes in which weights are run time."""
 
 Add = Callable[[Sample], object]
+
+
+class MemoryEngine:
+    """The engine that reads stacks from memory. It has the methods of KernelStacks."""
+
+    name = EngineChoice.MEMORY.value
+    started_ns = 0
+    events = None
+
+    def attach(self, *unused: object) -> None:
+        """Do nothing: each ``RubyProcess`` reads its own stacks."""
+
+    start = refresh = detach = close = attach
 
 
 class Sampling(Starting):
@@ -68,6 +78,7 @@ class Sampling(Starting):
         options: Options of the sampling.
 
     Attributes:
+        engine: Engine that reads the stacks, which entering chooses.
         statistics: Numbers of samples, failures, and delays.
         notes: Notes for the user, one per line.
         stopped_ns: With ``pause``, how long the targets were stopped, in ns.
@@ -93,8 +104,7 @@ class Sampling(Starting):
         self._folder = ""
         self._stopped_ns = 0
         self._has_samples = False
-        self.kernel: KernelStacks | None = None
-        self.events: EventSampling | None = None
+        self.engine: MemoryEngine | KernelStacks = MemoryEngine()
 
     def _start(self) -> None:
         if self.targets.command is not None:
@@ -104,23 +114,12 @@ class Sampling(Starting):
         else:
             self._attach_first()  # report a wrong PID at once
             self._choose_engine()
-        self._attach_to_events()
-        self.statistics.engine = self.engine
+        self.engine.start(self.targets)
+        self.statistics.engine = self.engine.name
         now = time.time_ns()
-        # Events start when we attach to them, which is later.
-        kernel = None if self.events else self.kernel
-        self.statistics.started_ns = (kernel and kernel.started_ns) or now
+        self.statistics.started_ns = self.engine.started_ns or now
         self.statistics.ended_ns = now
         self.targets.release()
-
-    def _attach_to_events(self) -> None:
-        if self.options.event is None or self.kernel is None:
-            return
-        from rbtrace_py.session.stacks.events import EventSampling
-
-        events = EventSampling(self.targets, self.options.event, self.kernel)
-        self.events = events.__enter__()
-        self.notes.add(*events.notes)
 
     def _choose_engine(self) -> None:
         """Let the kernel walk the stacks if this is requested and possible.
@@ -128,7 +127,6 @@ class Sampling(Starting):
         Raises UsageError, and the errors of ``KernelStacks`` if the user chose it.
         """
         options = self.options
-        is_choice = options.engine is EngineChoice.AUTO
         if options.engine is EngineChoice.MEMORY:
             if word := options.bpf_only_option:
                 raise UsageError(
@@ -140,14 +138,13 @@ class Sampling(Starting):
         if other:
             if word := options.bpf_only_option:
                 raise UsageError(f"{word} and {other} cannot be combined")
-            if not is_choice:
+            if options.engine is EngineChoice.BPF:
                 raise UsageError(f"--engine bpf and {other} cannot be combined")
             return
-        may_read = is_choice and not options.bpf_only_option
-        if may_read and options.mode in _SEEN_ALWAYS and options.is_counted:
+        if options.may_choose and options.mode in _SEEN_ALWAYS and options.is_counted:
             return  # the kernel takes no samples of a sleeping thread
         missing = missing_for_bpf()
-        if may_read and missing:
+        if options.may_choose and missing:
             self.notes.add(
                 "stacks are read from memory, which costs more CPU: the BPF engine"
                 f" needs {missing} (docs/install.md, Without root)"
@@ -157,9 +154,11 @@ class Sampling(Starting):
         from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 
         try:
-            self.kernel = KernelStacks(options, self.targets.follow, self.statistics)
+            self.engine = KernelStacks(
+                options, self.targets.follow, self.statistics, self.notes
+            )
         except RbtraceError as error:
-            if not is_choice or options.bpf_only_option:
+            if not options.may_choose:
                 raise
             hint = f". {error.hint}" if error.hint else ""
             self.notes.add(f"stacks are read from memory: {error}{hint}")
@@ -172,50 +171,19 @@ class Sampling(Starting):
                 self._let_go(self._rubies.pop(pid))
 
     def _watch(self, ruby: RubyProcess) -> None:
-        """Let the kernel walk a process's stacks; else use the memory engine for all.
+        """Attach the engine to a process. If BPF cannot walk it, use memory for all.
 
         Raises:
-            UnknownRuby: The kernel cannot, and the sampling has already started.
+            UnknownRuby: BPF cannot walk it, and the engine is fixed.
         """
-        if self.kernel is None:
-            return
         try:
-            self._check_waits(ruby)
-            self.kernel.watch(ruby)
+            self.engine.attach(ruby)
         except UnknownRuby as error:
-            if self.statistics.started_ns:
+            if self.statistics.started_ns or not self.options.may_choose:
                 raise
-            self._leave_kernel(error)
-
-    def _check_waits(self, ruby: RubyProcess) -> None:
-        """Check whether all its threads have kernel threads of their own.
-
-        BPF only sees the waits of such threads. If the engine can still be chosen,
-        raise UnknownRuby; else add a note.
-        """
-        options = self.options
-        if not (ruby.has_moving_threads and options.mode in _WAITING_MODES):
-            return
-        text = (
-            f"threads of process {ruby.process.pid} share kernel threads (M:N), and BPF"
-            " does not see them wait"
-        )
-        is_choice = options.engine is EngineChoice.AUTO and not options.bpf_only_option
-        has_begun = bool(self.statistics.started_ns)
-        if is_choice and not has_begun and options.mode is SamplingMode.WALL:
-            raise UnknownRuby(text)
-        self.notes.add(text)
-
-    def _leave_kernel(self, error: UnknownRuby) -> None:
-        """Read all stacks from memory if the kernel cannot walk some."""
-        options = self.options
-        if options.engine is EngineChoice.BPF or options.bpf_only_option:
-            raise error
-        self.notes.add(f"stacks are read from memory: {error}")
-        if self.kernel is not None:
-            self.kernel.close()
-            self.kernel = None
-        self.statistics.unit = "ns"
+            self.notes.add(f"stacks are read from memory: {error}")
+            self.engine.close()
+            self.engine = MemoryEngine()
 
     # -------------------------------------------------------------- attaching
 
@@ -294,8 +262,7 @@ class Sampling(Starting):
         self.notes.add(*ruby.notes)
 
     def _let_go(self, ruby: RubyProcess) -> None:
-        if self.kernel is not None:
-            self.kernel.forget(ruby.process.pid)
+        self.engine.detach(ruby)
         self.statistics.failed += ruby.take_failed()
         self._stopped_ns += ruby.stopped_ns
         ruby.close()
@@ -322,10 +289,9 @@ class Sampling(Starting):
         return self._stopped_ns + sum(r.stopped_ns for r in self._rubies.values())
 
     @property
-    def engine(self) -> str:
-        """Engine that reads the stacks: ``bpf`` or ``memory``."""
-        one = EngineChoice.MEMORY if self.kernel is None else EngineChoice.BPF
-        return one.value
+    def events(self) -> EventSampling | None:
+        """In mode event, the events."""
+        return self.engine.events
 
     @property
     def meta(self) -> Meta:
@@ -338,7 +304,7 @@ class Sampling(Starting):
             event=self.options.event.word if self.options.event else "",
             argument=(self.options.event and self.options.event.weight) or "",
             weights=RUN_TIME if self.options.mode in _RUN_TIME_MODES else "",
-            engine=self.engine,
+            engine=self.engine.name,
             pids=self.targets.pids,
             command=self.command,
             rubies=tuple(self._versions),
@@ -402,9 +368,7 @@ class Sampling(Starting):
                     )
             else:
                 ruby.refresh()
-                if self.kernel is not None:
-                    self._check_waits(ruby)
-                    self.kernel.refresh(ruby)
+                self.engine.refresh(ruby)
                 self.statistics.failed += ruby.take_failed()
         except VmNotStarted:
             return
@@ -433,10 +397,7 @@ class Sampling(Starting):
         for ruby in self._rubies.values():
             self._let_go(ruby)
         self._rubies.clear()
-        if self.events is not None:
-            self.events.close()
-        if self.kernel is not None:
-            self.kernel.close()
+        self.engine.close()
 
 
 def _only_memory(options: SamplingOptions) -> str:

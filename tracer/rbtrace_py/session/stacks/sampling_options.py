@@ -92,6 +92,11 @@ class SamplingOptions:
     kernel_frames: bool = False
 
     @property
+    def may_choose(self) -> bool:
+        """True if either engine may read the stacks."""
+        return self.engine is EngineChoice.AUTO and not self.bpf_only_option
+
+    @property
     def bpf_only_option(self) -> str:
         """The option that the memory engine lacks, or an empty string."""
         if self.event is not None:

@@ -12,7 +12,7 @@ from rbtrace_py.session.drive import EARLY_SECONDS
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sample_timer import SampleTimer
 from rbtrace_py.session.stacks.sample_weights import SampleWeights, Seen
-from rbtrace_py.session.stacks.sampling import Add, Sampling
+from rbtrace_py.session.stacks.sampling import Add, MemoryEngine, Sampling
 
 if TYPE_CHECKING:
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
@@ -180,14 +180,14 @@ class KernelPasses:
         return self._kernel.seen
 
     def advance(self, until: float, most: int | None) -> None:
-        kernel, rubies = self._kernel, self._rubies()
+        kernel = self._kernel
         while (left := until - time.monotonic()) > 0:
             if not self._is_behind:
                 batch = self._backoff.pause()
                 if kernel.is_changing:
                     batch = min(batch, _CHANGING_BATCH_SECONDS)
                 time.sleep(min(left, batch))
-            self._is_behind = kernel.collect(rubies, self._add, _MOST_AT_ONCE)
+            self._is_behind = kernel.collect(self._add, _MOST_AT_ONCE)
             if most and self.seen >= most:
                 break
         if self.is_due(self._due):
@@ -202,12 +202,9 @@ class KernelPasses:
         late = time.monotonic() - time_due
         return late >= (_PUT_OFF_SECONDS if self._is_behind else -EARLY_SECONDS)
 
-    def _rubies(self) -> dict[int, RubyProcess]:
-        return {ruby.process.pid: ruby for ruby in self._sampling.rubies}
-
     def settle(self) -> None:
         """Add all samples until now."""
-        self._kernel.take(self._rubies(), self._add)
+        self._kernel.take(self._add)
         self._due = time.monotonic() + _TAKE_SECONDS
 
     def refresh(self) -> None:
@@ -225,18 +222,16 @@ class KernelPasses:
             self._kernel.give_up(lambda pid: pid in targets.processes, self._add)
 
     def finish(self) -> None:
-        sampling = self._sampling
-        if sampling.events is not None:
-            sampling.events.finish(sampling.statistics, sampling.notes)
         self._kernel.stop()
         self.settle()
         self._sampling.refresh()
         self._kernel.give_up(lambda pid: False, self._add)
-        sampling.notes.add(*self._kernel.loss_notes())
+        self._sampling.notes.add(*self._kernel.loss_notes())
 
 
 def sampling_passes(sampling: Sampling, add: Add) -> SamplingPasses | KernelPasses:
     """Return the session of an entered ``sampling`` that passes samples to ``add``."""
-    if sampling.kernel is not None:
-        return KernelPasses(sampling, sampling.kernel, add)
-    return SamplingPasses(sampling, add)
+    engine = sampling.engine
+    if isinstance(engine, MemoryEngine):
+        return SamplingPasses(sampling, add)
+    return KernelPasses(sampling, engine, add)

@@ -26,6 +26,7 @@ from rbtrace_py.model.probes import Probe
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.latency import Latency
 from rbtrace_py.session.probes.query import ProbeOptions
+from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 from rbtrace_py.session.stacks.off_cpu import part_of
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
@@ -111,8 +112,8 @@ class SlowLatency(Latency):
     def make_engines(self, attacher: Attacher) -> None:
         super().make_engines(attacher)
         self._sampling.__enter__()
-        kernel = self._sampling.kernel
-        assert kernel is not None  # the options require the BPF engine
+        kernel = self._sampling.engine
+        assert isinstance(kernel, KernelStacks)  # the options require it
         self._records.wall_offset = kernel.wall_offset  # measured once
         self._passes = KernelPasses(self._sampling, kernel, self._slow.add)
         self.notes.add(*self._sampling.notes)
