@@ -43,9 +43,7 @@ _MODES = tuple(
     Frame(FrameKind.GC, name, name, "", None)
     for name in ("(marking)", "(sweeping)", "(compacting)")
 )
-COLLECTOR_FRAMES = ((), (GC_FRAME,), *((GC_FRAME, mode) for mode in _MODES))
-"""The collector's frames, newest last. The index is 0 without a collection, else 1 +
-``enum gc_mode`` (gc.c, since 2.2)."""
+_COLLECTOR_FRAMES = ((), (GC_FRAME,), *((GC_FRAME, mode) for mode in _MODES))
 
 
 class FrameNode:
@@ -515,13 +513,7 @@ class FrameTree:
     def stack(
         self, node: FrameNode, collecting: int = 0, is_changed: bool = False
     ) -> Stack:
-        """Return the frames up to ``node``, and the collector's frames on top of them.
-
-        Args:
-            node: The newest frame.
-            collecting: 0, or 1 + ``enum gc_mode``.
-            is_changed: Add ``CHANGED`` for unknown frames on top of ``node``.
-        """
+        """Return the frames up to ``node`` with ``frames_on_top``."""
         if node.stack is None:
             node.stack = Stack(_frames(node))
             self._held += len(node.stack.frames)
@@ -531,10 +523,20 @@ class FrameTree:
         stacks = node.ended_stacks = node.ended_stacks or {}
         found = stacks.get((is_changed, collecting))
         if found is None:
-            upon = ((CHANGED,) if is_changed else ()) + COLLECTOR_FRAMES[collecting]
-            found = stacks[is_changed, collecting] = Stack((*node.stack.frames, *upon))
+            upon = frames_on_top(collecting, is_changed)
+            found = stacks[is_changed, collecting] = Stack(node.stack.frames + upon)
             self._held += len(found.frames)
         return found
+
+
+def frames_on_top(collecting: int, is_changed: bool) -> tuple[Frame, ...]:
+    """Return the frames that the VM does not have, newest last.
+
+    Args:
+        collecting: 0 without a collection, else 1 + ``enum gc_mode`` (gc.c, since 2.2).
+        is_changed: Add ``CHANGED`` in place of the newest frames of the VM.
+    """
+    return ((CHANGED,) if is_changed else ()) + _COLLECTOR_FRAMES[collecting]
 
 
 def _frames(node: FrameNode) -> tuple[Frame, ...]:

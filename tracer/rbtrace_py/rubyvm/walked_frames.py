@@ -12,8 +12,8 @@ from array import array
 from collections.abc import Iterable
 
 from rbtrace_py.errors import NoSuchTarget
-from rbtrace_py.model.stacks import CHANGED, Frame, FrameKind, SampleFlags, Stack
-from rbtrace_py.rubyvm.frames import COLLECTOR_FRAMES, FrameNode, FrameTree
+from rbtrace_py.model.stacks import Frame, FrameKind, SampleFlags, Stack
+from rbtrace_py.rubyvm.frames import FrameNode, FrameTree, frames_on_top
 from rbtrace_py.rubyvm.late_code import NOT_NAMED
 
 UNRESOLVED = Frame(FrameKind.MARKER, "(unresolved)", "(unresolved)", "", None)
@@ -117,16 +117,15 @@ class WalkedFrames:
             below = place
         newest = self._find_newest(raws[0], below) if raws else self._root
         if newest is None:
-            shown.append(CHANGED)
-            return self._stack(shown, 0, SampleFlags.TRIMMED)
+            shown += frames_on_top(0, is_changed=True)
+            stack, flags = self._stack(shown)
+            return stack, flags | SampleFlags.TRIMMED
         _show(newest, below, shown)
-        return self._stack(shown, collecting, SampleFlags.CLEAN)
+        shown += frames_on_top(collecting, is_changed=False)
+        return self._stack(shown)
 
-    def _stack(
-        self, shown: list[Frame], collecting: int, flags: SampleFlags
-    ) -> tuple[Stack, SampleFlags]:
-        """Return the shared stack of these frames, and its flags with ``flags``."""
-        shown += COLLECTOR_FRAMES[collecting]
+    def _stack(self, shown: list[Frame]) -> tuple[Stack, SampleFlags]:
+        """Return the shared stack of these frames, and its flags."""
         key = array("Q", map(id, shown)).tobytes()
         known = self._stacks.get(key)
         if known is None:
@@ -140,7 +139,7 @@ class WalkedFrames:
                 self._stacks.clear()
                 self._held = len(shown)
             known = self._stacks[key] = Stack(tuple(shown)), own
-        return known if flags is SampleFlags.CLEAN else (known[0], known[1] | flags)
+        return known
 
     def _find(self, raw: bytes, below: _Place) -> _Place:
         """Return the meaning of a frame that has called the next one."""
