@@ -14,7 +14,7 @@ import rubies
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.linux.memory import ProcessMemory
 from rbtrace_py.model.stacks import CHANGED
-from rbtrace_py.session.stacks.sample_timer import SampleTimer
+from rbtrace_py.session.stacks.sampling_passes import SampleTimer
 
 SAMPLES = 4000
 SIGMA = 100 * math.sqrt(0.25 / SAMPLES)

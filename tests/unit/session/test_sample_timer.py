@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from rbtrace_py.aggregate.sampling import Statistics
-from rbtrace_py.session.stacks.sample_timer import SampleTimer
+from rbtrace_py.session.stacks.sampling_passes import SampleTimer
 
 SECOND = 1_000_000_000
 MS = 1_000_000
