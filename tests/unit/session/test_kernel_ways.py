@@ -29,7 +29,7 @@ from rbtrace_py.model.stack_walk import MOST_KERNEL_FRAMES
 from rbtrace_py.model.stacks import FrameKind, Sample, ThreadState
 from rbtrace_py.rubyvm import tls
 from rbtrace_py.rubyvm.vm import RubyVM
-from rbtrace_py.session.stacks import probe_events
+from rbtrace_py.session.stacks import stack_events
 from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
@@ -391,7 +391,7 @@ def test_time_on_a_cpu_is_not_given_to_what_waits_afterwards(
 def test_each_way_at_events(
     way: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_events, "EVENT_WAYS", (way,))
+    monkeypatch.setattr(stack_events, "EVENT_WAYS", (way,))
     monkeypatch.setenv("RBTRACE_ATTACH", kind)
     assert calls_of_getppid() == (1000, 0)
 

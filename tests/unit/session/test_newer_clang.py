@@ -24,7 +24,7 @@ from rbtrace_py.bpf import compiler, stack_walker
 from rbtrace_py.bpf.context_switches import ContextSwitches
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.switches import SwitchKind
-from rbtrace_py.session.stacks import probe_events
+from rbtrace_py.session.stacks import stack_events
 
 pytestmark = [pytest.mark.rubies, pytest.mark.usefixtures("root")]
 BUILD = """
@@ -62,7 +62,7 @@ def test_each_way_to_walk(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("way", stack_walker.EVENT_WAYS, ids=["6.9", "5.11"])
 def test_each_way_at_events(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_events, "EVENT_WAYS", (way,))
+    monkeypatch.setattr(stack_events, "EVENT_WAYS", (way,))
     assert ways.calls_of_getppid() == (1000, 0)
 
 

@@ -36,7 +36,7 @@ from rbtrace_py.session.targets.notes import Notes
 from rbtrace_py.session.targets.targets import Targets
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.stacks.events import EventSampling
+    from rbtrace_py.session.stacks.stack_events import EventSampling
 
 _LOSSES = {
     Counter.LOST: "buffer_full",
@@ -226,7 +226,7 @@ class KernelStacks(Closing):
         if event is None:
             return
         self._statistics.unit = event.unit_of_weights
-        from rbtrace_py.session.stacks.events import EventSampling
+        from rbtrace_py.session.stacks.stack_events import EventSampling
 
         events = EventSampling(targets, event, self.walker)
         self.events = events.__enter__()

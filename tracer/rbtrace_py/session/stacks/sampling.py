@@ -32,8 +32,8 @@ from rbtrace_py.session.targets.notes import Notes, skipped
 from rbtrace_py.session.targets.targets import Targets
 
 if TYPE_CHECKING:
-    from rbtrace_py.session.stacks.events import EventSampling
     from rbtrace_py.session.stacks.kernel_stacks import KernelStacks
+    from rbtrace_py.session.stacks.stack_events import EventSampling
 
 _START_SECONDS = 0.002
 """Seconds between attempts to attach to a program that we started."""
