@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from processes import comes_true
-from rbtrace_py.linux.kernel_symbols import KernelSymbols, sleeping_stack
+from rbtrace_py.linux.kernel_frames import KernelSymbols, sleeping_stack
 from rbtrace_py.linux.process import Process
 
 pytestmark = pytest.mark.usefixtures("root")

@@ -24,7 +24,7 @@ from rbtrace_py.bpf.abi import SCRATCHES
 from rbtrace_py.bpf.compiler import compile_program
 from rbtrace_py.errors import BpfError, RbtraceError, UnknownRuby
 from rbtrace_py.linux.btf import Btf
-from rbtrace_py.linux.kernel_symbols import KernelSymbols
+from rbtrace_py.linux.kernel_frames import KernelSymbols
 from rbtrace_py.model.stack_walk import MOST_KERNEL_FRAMES
 from rbtrace_py.model.stacks import FrameKind, Sample, ThreadState
 from rbtrace_py.rubyvm import tls

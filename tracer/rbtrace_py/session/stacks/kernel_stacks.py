@@ -16,6 +16,7 @@ from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
 from rbtrace_py.errors import BpfError, NoSuchTarget, UnknownRuby
 from rbtrace_py.linux.btf import Btf
 from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.kernel_frames import KernelFrames
 from rbtrace_py.linux.process import USE_HOST_PIDS, host_pid_namespace
 from rbtrace_py.linux.tasks import ran_ns
 from rbtrace_py.model.counters import Counter
@@ -28,7 +29,6 @@ from rbtrace_py.model.stack_walk import (
 from rbtrace_py.model.stacks import RubyThread, Sample, SampleFlags, Stack, ThreadState
 from rbtrace_py.rubyvm.walked_frames import UNRESOLVED
 from rbtrace_py.session.stacks import thread_run_times
-from rbtrace_py.session.stacks.kernel_frames import KernelFrames
 from rbtrace_py.session.stacks.off_cpu import OffCpuStacks, waiting_threads
 from rbtrace_py.session.stacks.ruby_process import RubyProcess, SamplingMode
 from rbtrace_py.session.stacks.sampling_options import EngineChoice, SamplingOptions

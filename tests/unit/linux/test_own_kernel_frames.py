@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rbtrace_py.session.stacks.kernel_frames import without_own
+from rbtrace_py.linux.kernel_frames import without_own
 
 PROGRAM = "bpf_prog_dfe0b9c20be307f2_on_switch [bpf]"
 CALL = ["do_syscall_64", "entry_SYSCALL_64_after_hwframe"]
