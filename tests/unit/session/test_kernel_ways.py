@@ -374,10 +374,10 @@ def test_time_on_a_cpu_is_not_given_to_what_waits_afterwards(
         assert slept_before or target.step("") == "done"
         target.wait_until_it_reads()  # or it is killed before its stack is named
         for _ in range(4):
-            kernel.take(add)
+            kernel.settle(add)
         target.process.kill()
         target.process.wait()
-        kernel.take(add)
+        kernel.settle(add)
         assert entered.statistics.failed == 0
     assert not found[ThreadState.RUNNING]
     leaves = {one.stack.frames[-1].name for one in found[ThreadState.RUNNABLE]}

@@ -109,7 +109,7 @@ class Flooded:
         self.collected += 1
         return True
 
-    def take(self, add: Add) -> None:
+    def settle(self, add: Add) -> None:
         self.taken += 1
 
     def wait(self, seconds: float) -> None:

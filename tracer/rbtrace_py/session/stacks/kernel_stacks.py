@@ -354,7 +354,7 @@ class KernelStacks(Closing):
                 self._place(self._rubies[pid])
 
     def stop(self) -> None:
-        """Stop walking stacks. ``take`` still returns the collected ones."""
+        """Stop walking stacks. ``settle`` still returns the collected ones."""
         if self.events is not None:
             self.events.finish(self._statistics, self._notes)
         self.walker.stop()
@@ -367,7 +367,7 @@ class KernelStacks(Closing):
         because replaced code may be freed soon.
 
         If each sample is kept, ``add`` gets it at once. In modes with run time,
-        ``take`` adds all samples in order of time instead.
+        ``settle`` adds all samples in order of time instead.
 
         Args:
             add: Receives the samples.
@@ -454,7 +454,7 @@ class KernelStacks(Closing):
         except NoSuchTarget:
             return True  # data that was read from the live process is valid
 
-    def take(self, add: Add) -> None:
+    def settle(self, add: Add) -> None:
         """Once per second, pass ``add`` a sample of each stack since the last call."""
         self.collect(add)
         self._older, self._before, self._seen = self._before, self._seen, {}
@@ -518,7 +518,7 @@ class KernelStacks(Closing):
         """Keep stacks for later epochs.
 
         Frames are sent when an interval begins. The interval may end an epoch later,
-        or, between the two readings of ``take``, two. A thread may be renamed
+        or, between the two readings of ``settle``, two. A thread may be renamed
         meanwhile.
         """
         for stack in stacks:
@@ -614,7 +614,7 @@ class KernelStacks(Closing):
         elif self._event_weight:
             self._statistics.flag(sample.flags, weight // self._event_weight - 1)
 
-    def give_up(self, is_alive: Callable[[int], bool], add: Add) -> None:
+    def add_ended(self, is_alive: Callable[[int], bool], add: Add) -> None:
         """Add samples without names for processes that ended before they were read."""
         self._unnamed = [one for one in self._unnamed if is_alive(one.pid)]
         held, self._held = self._held, []

@@ -164,13 +164,13 @@ class Sampling(Starting):
             self.notes.add(f"stacks are read from memory: {error}{hint}")
         for pid, ruby in list(self._rubies.items()):
             try:
-                self._watch(ruby)
+                self._attach_engine(ruby)
             except NoSuchTarget:
                 if len(self._rubies) == 1:  # one of many may have just ended
                     raise
-                self._let_go(self._rubies.pop(pid))
+                self._detach(pid)
 
-    def _watch(self, ruby: RubyProcess) -> None:
+    def _attach_engine(self, ruby: RubyProcess) -> None:
         """Attach the engine to a process. If BPF cannot walk it, use memory for all.
 
         Raises:
@@ -206,7 +206,7 @@ class Sampling(Starting):
             except RbtraceError as error:
                 if not self.targets.has_joined(process):
                     raise
-                self._give_up(process, error)
+                self._skip(process, error)
         if not self._rubies:
             raise NoSuchTarget("none of the processes runs Ruby")
 
@@ -251,17 +251,18 @@ class Sampling(Starting):
         return None if self._rubies else found
 
     def _attach(self, process: Process) -> None:
-        old = self._rubies.pop(process.pid, None)
-        if old is not None:
-            self._let_go(old)
+        self._detach(process.pid)
         ruby = RubyProcess(process, self.options.ruby_version, self.options.saved)
         self._rubies[process.pid] = ruby
-        self._watch(ruby)
+        self._attach_engine(ruby)
         self._versions[ruby.version] = None
         self._folder = self._folder or process.folder
         self.notes.add(*ruby.notes)
 
-    def _let_go(self, ruby: RubyProcess) -> None:
+    def _detach(self, pid: int) -> None:
+        ruby = self._rubies.pop(pid, None)
+        if ruby is None:
+            return
         self.engine.detach(ruby)
         self.statistics.failed += ruby.take_failed()
         self._stopped_ns += ruby.stopped_ns
@@ -338,13 +339,13 @@ class Sampling(Starting):
                 # Keep the earlier samples; the next pass may succeed.
                 self.notes.add(f"process {pid} could not be read at times: {error}")
         if ended is not None:  # the next pass removes other ended processes
-            self._let_go(self._rubies.pop(ended))
+            self._detach(ended)
 
     def refresh(self) -> None:
         """Update processes and threads, about every ``REFRESH_SECONDS``."""
         alive = {process.pid: process for process in self.targets.alive()}
         for pid in self._rubies.keys() - alive.keys():
-            self._let_go(self._rubies.pop(pid))
+            self._detach(pid)
         self._non_ruby.keep(alive.values())
         self.targets.refresh()
         for pid, process in list(self.targets.processes.items()):
@@ -374,15 +375,13 @@ class Sampling(Starting):
             return
         except NoSuchTarget:
             if ruby is not None and self._rubies.get(pid) is ruby:
-                self._let_go(self._rubies.pop(pid))
+                self._detach(pid)
         except RbtraceError as error:
-            self._give_up(process, error)
+            self._skip(process, error)
 
-    def _give_up(self, process: Process, error: RbtraceError) -> None:
+    def _skip(self, process: Process, error: RbtraceError) -> None:
         """Stop sampling a process that does not run a readable Ruby."""
-        ruby = self._rubies.pop(process.pid, None)
-        if ruby is not None:
-            self._let_go(ruby)
+        self._detach(process.pid)
         is_young = process.age < _YOUNG_SECONDS
         if is_young and not self.targets.follow:
             return  # it may become a Ruby process, which the next refresh will show
@@ -394,9 +393,8 @@ class Sampling(Starting):
 
     def close(self) -> None:
         """Release all processes; may be called twice. The caller closes the targets."""
-        for ruby in self._rubies.values():
-            self._let_go(ruby)
-        self._rubies.clear()
+        for pid in list(self._rubies):
+            self._detach(pid)
         self.engine.close()
 
 

@@ -156,7 +156,7 @@ class SamplingPasses:
         end = int(until * 1e9)
         nearly = end - int(EARLY_SECONDS * 1e9)
         while timer.wait(end):
-            sample(self._take)
+            sample(self._add_weighted)
             for pid in self._passed:
                 self._passed[pid] = timer.began
             if timer.began >= self._due * 1e9:
@@ -165,7 +165,7 @@ class SamplingPasses:
                 break
         self._sampling.statistics.ended_ns = time.time_ns()
 
-    def _take(self, sample: Sample) -> None:
+    def _add_weighted(self, sample: Sample) -> None:
         """Add a sample. Its nominal weight is elapsed ns; in mode cpu, a period."""
         time_ns = self._period
         if self._mode is not SamplingMode.CPU:
@@ -275,7 +275,7 @@ class KernelPasses:
 
     def settle(self) -> None:
         """Add all samples until now."""
-        self._kernel.take(self._add)
+        self._kernel.settle(self._add)
         self._due = time.monotonic() + _TAKE_SECONDS
 
     def refresh(self) -> None:
@@ -290,13 +290,13 @@ class KernelPasses:
         if ended or targets.follow or now >= self._refresh - EARLY_SECONDS:
             self._refresh = now + _TAKE_SECONDS
             self._sampling.refresh()
-            self._kernel.give_up(lambda pid: pid in targets.processes, self._add)
+            self._kernel.add_ended(lambda pid: pid in targets.processes, self._add)
 
     def finish(self) -> None:
         self._kernel.stop()
         self.settle()
         self._sampling.refresh()
-        self._kernel.give_up(lambda pid: False, self._add)
+        self._kernel.add_ended(lambda pid: False, self._add)
         self._sampling.notes.add(*self._kernel.loss_notes())
 
 
