@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rbtrace_py.aggregate.calls import CallEventKind, CallNesting, ReportedCall
-from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from nested_calls import CallNesting
+from rbtrace_py.aggregate.call_interpreter import HookedProcess
+from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.model.calls import (
     CALL_TEXT_GOES_ON,

@@ -17,7 +17,7 @@ from rbtrace_py.agent import ring as ring_module
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.ring import AT_ONCE, Ring
 from rbtrace_py.agent.shared import SharedMemory
-from rbtrace_py.aggregate.callmerge import CallMerge, Placed
+from rbtrace_py.aggregate.call_interpreter import CallMerge, Placed
 
 SEED = 20_260_103
 ENTRY, RETURN, LOST, STACK, PLACE, THREAD, TEXT = 1, 2, 5, 11, 12, 13, 14

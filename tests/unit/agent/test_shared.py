@@ -29,7 +29,7 @@ from rbtrace_py.agent.shared import (
     Stream,
     TicksOf,
 )
-from rbtrace_py.aggregate.callmerge import CallMerge
+from rbtrace_py.aggregate.call_interpreter import CallMerge
 from rbtrace_py.model.calls import MAX_TICKS, RingStep
 
 HOSTILE = (0, 1, 3, 7, 8, 15, 4095, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1)

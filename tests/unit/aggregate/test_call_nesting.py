@@ -8,8 +8,10 @@ from collections.abc import Iterable
 
 import pytest
 
+from nested_calls import CallNesting
 from processes import times
-from rbtrace_py.aggregate.calls import MAX_DEPTH, CallEventKind, CallNesting
+from rbtrace_py.aggregate.call_interpreter import MAX_DEPTH
+from rbtrace_py.aggregate.calls import CallEventKind
 from rbtrace_py.model.calls import CallRecord
 
 ENTRY, RETURN, C_ENTRY, C_RETURN, LOST, GC_BEGIN, GC_END, RAISE = range(1, 9)
@@ -255,5 +257,5 @@ def test_anything_at_all() -> None:
             assert event.depth <= MAX_DEPTH
             assert event.duration is None or event.duration >= 0
     for stack in nesting.stacks:
-        depths = [call.depth for call in stack.open]
+        depths = [depth for _, _, depth, *_ in stack.open]
         assert depths == sorted(set(depths))

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from nested_calls import CallNesting, fold_stream
 from rbtrace_py.aggregate import callfold
 from rbtrace_py.aggregate.callfold import DEEPER, CallFold
-from rbtrace_py.aggregate.calls import CallNesting, ReportedCall
+from rbtrace_py.aggregate.calls import ReportedCall
 from rbtrace_py.aggregate.profile import Profile
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
@@ -69,15 +70,14 @@ def test_which_thread_is_the_main_one(fold: Callable[..., CallFold], pid: int) -
     place = [(0, 1, 0, CallKind.STACK, 0), (0xEC, 70, 0, CallKind.PLACE, 0)]
     counts, called = StackCounts(), list(records("a( )"))
     if fold is fold_events:
-        found, nesting = CallFold(), CallNesting()
+        found, nesting = CallFold(), CallNesting(pid=pid)
         for record in [*place, *called]:
             for event in nesting.feed(0, record):
                 found.add(ReportedCall(pid, event, method(event.method)))
         found.take(counts, {}, None)
     else:
         folded = CallFold(pid)
-        for record in [*place, *called]:
-            folded.feed(0, record)
+        fold_stream(folded, pid, [*place, *called])
         folded.take(counts, {}, None, name=method)
     (row,) = counts.rows()
     assert (row.thread.tid, row.thread.is_main) == (70, pid == 70)
@@ -98,11 +98,8 @@ def fold_events(text: str, **options: int) -> CallFold:
 
 def fold_records(text: str, **options: int) -> CallFold:
     found = CallFold(1, **options)
-    last = 0
-    for record in records(text):
-        last = record[0]
-        found.feed(0, record)
-    found.finish(last, method)
+    fold_stream(found, 1, records(text))
+    found.name_methods(method)
     return found
 
 

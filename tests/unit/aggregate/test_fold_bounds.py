@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from nested_calls import fold_stream
 from rbtrace_py.aggregate import callfold
 from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.calls import CallEvent, CallEventKind, CallStack, ReportedCall
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.model.calls import CalledMethod, CallKind, MethodKind
+from rbtrace_py.model.calls import CalledMethod, CallKind, CallRecord, MethodKind
 
 METHOD = CalledMethod(MethodKind.RUBY, "A", False, "a", "/a.rb", 1)
 THREADS, MOST = 50, 8
@@ -59,11 +60,15 @@ def test_events_of_calls_that_never_end() -> None:
 
 def test_records() -> None:
     fold = CallFold(7)
+    records: list[CallRecord] = []
     for number in range(THREADS):
-        fold.feed(0, (0, number + 1, 0, CallKind.STACK, 0))
-        fold.feed(0, (0xEC, number + 1, 0, CallKind.PLACE, 0))
-        fold.feed(0, (5, 1, 0, CallKind.ENTRY, 0))
-        fold.feed(0, (10, 1, 0, CallKind.RETURN, 0))
+        records += [
+            (0, number + 1, 0, CallKind.STACK, 0),
+            (0xEC, number + 1, 0, CallKind.PLACE, 0),
+            (5, 1, 0, CallKind.ENTRY, 0),
+            (10, 1, 0, CallKind.RETURN, 0),
+        ]
+    fold_stream(fold, 7, records)
     counts = StackCounts()
     fold.take(counts, {}, None, name=lambda index: METHOD)
     found = threads_of(counts)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.aggregate.call_interpreter import HookedProcess
 from rbtrace_py.cli.main import main
 from rbtrace_py.model.calls import (
     CalledMethod,

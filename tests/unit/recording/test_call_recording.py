@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from nested_calls import CallNesting
 from processes import times
+from rbtrace_py.aggregate.call_interpreter import HookedProcess
 from rbtrace_py.aggregate.callfold import CallFold
-from rbtrace_py.aggregate.calls import CallNesting, ReportedCall, Thread
-from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.aggregate.calls import ReportedCall, Thread
 from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import (

@@ -28,8 +28,9 @@ from test_call_recording import (
 from test_call_recording import SWITCHES as SWITCHED
 
 from processes import times
+from rbtrace_py.aggregate.call_interpreter import CallInterpreter, HookedProcess
 from rbtrace_py.aggregate.calls import ReportedCall
-from rbtrace_py.aggregate.reportedcalls import HookedProcess, ReportedCalls
+from rbtrace_py.aggregate.reportedcalls import ReportedCalls
 from rbtrace_py.model.calls import (
     MAX_TICKS,
     UNKNOWN_METHOD,
@@ -98,7 +99,7 @@ def live(
     def method(number: int) -> CalledMethod:
         return methods[number] if number < len(methods) else UNKNOWN_METHOD
 
-    calls = ReportedCalls(process, method)
+    calls = CallInterpreter(process, ReportedCalls(process, method))
     return [*(each for step in given_ for each in calls.feed(step)), *calls.finish()]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from rbtrace_py.aggregate.calls import CallEvent, CallNesting, ReportedCall
+from nested_calls import CallNesting
+from rbtrace_py.aggregate.calls import CallEvent, ReportedCall
 from rbtrace_py.model.calls import (
     NO_ROOM_METHOD,
     UNKNOWN_METHOD,

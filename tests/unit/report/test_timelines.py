@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rbtrace_py.aggregate.calls import CallNesting, ReportedCall
+from nested_calls import CallNesting
+from rbtrace_py.aggregate.calls import ReportedCall
 from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.report.exchange.chrome import chrome_pieces

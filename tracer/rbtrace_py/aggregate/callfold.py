@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rbtrace_py.aggregate.calls import (
-    MAX_DEPTH,
+    CallEvent,
     CallEventKind,
     CallStack,
     ReportedCall,
@@ -20,13 +20,7 @@ from rbtrace_py.aggregate.calls import (
 )
 from rbtrace_py.aggregate.stacks import OTHER, StackCounts
 from rbtrace_py.aggregate.stacktree import MAX_NODES
-from rbtrace_py.model.calls import (
-    CALL_ORPHAN,
-    CalledMethod,
-    CallKind,
-    CallRecord,
-    MethodKind,
-)
+from rbtrace_py.model.calls import CalledMethod, CallRecord, MethodKind
 from rbtrace_py.model.printable import printable
 from rbtrace_py.model.stacks import (
     GC_FRAME,
@@ -61,38 +55,18 @@ class _Node:
     below: dict[int, _Node] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Open:
-    """A call that has not returned; ``below`` is the time in ticks of its callees."""
+_Calls = tuple[list[_Node], list[int]]
+"""The open calls of a stack: their nodes, and the time in ticks of each call's callees.
 
-    method: int
-    depth: int
-    start: int
-    node: _Node
-    below: int = 0
-
-
-@dataclass(slots=True)
-class _Calls:
-    """A Ruby stack; ``root`` is None until its thread is known.
-
-    ``last`` is the time of its last entry or return, which all open calls enclose.
-    """
-
-    pid: int
-    tid: int = 0
-    thread: int = 0
-    root: _Node | None = None
-    open: list[_Open] = field(default_factory=list)
-    gc_since: int | None = None
-    last: int = 0
+The outermost call is first, after the root of the thread.
+"""
 
 
 class CallFold:
-    """Counts and times by thread and call path.
+    """Sink that adds up counts and times by thread and call path.
 
-    The input is either the hook's records in the process ``pid`` (``feed``) or the
-    events of a recording (``add``).
+    The input is either the calls of the process ``pid``, from ``CallInterpreter``, or
+    the events of a recording (``add``).
 
     Attributes:
         calls: Number of calls that ended.
@@ -105,53 +79,79 @@ class CallFold:
         self.calls = self.unreturned = self.other = self.lost = 0
         self._pid = pid
         self._room = max_nodes
-        self._stacks: dict[int, _Calls] = {}
-        self._recorded: dict[CallStack, _Calls] = {}
+        self._stacks: dict[CallStack, _Calls] = {}
         self._roots: dict[tuple[int, int, int], _Node] = {}
         self._methods: dict[int, CalledMethod] = {}
         self._numbers: dict[CalledMethod, int] = {}
 
-    def feed(self, stream: int, record: CallRecord) -> None:
-        """Add a record of a stream; records of a stream must be in order."""
-        time, method, depth, kind, flags = record
-        stack = self._stacks.get(stream)
-        if stack is None:
-            stack = self._stacks[stream] = _Calls(self._pid)
-        if kind in (CallKind.ENTRY, CallKind.C_ENTRY):
-            if depth <= MAX_DEPTH:
-                self._enter(stack, time, method, depth)
-        elif kind in (CallKind.RETURN, CallKind.C_RETURN):
-            if not flags & CALL_ORPHAN:
-                self._leave(stack, time, method, depth)
-        else:
-            self._apart(stream, stack, record)
+    def entered(self, stack: CallStack, call: CallRecord) -> None:
+        calls = self._stacks.get(stack)
+        if calls is None:
+            if len(self._stacks) >= _MAX_STACKS:
+                return
+            calls = self._stacks[stack] = ([self._root(stack)], [0])
+        path, below = calls
+        above, method = path[-1], call[1]
+        path.append(above.below.get(method) or self._grow(above, method))
+        below.append(0)
+
+    def returned(
+        self,
+        stack: CallStack,
+        call: CallRecord | None,
+        end: CallRecord,
+        cpu_ns: int | None,
+    ) -> None:
+        if call is not None:
+            self._end(stack, call[0], end[0])
+
+    def ended(self, stack: CallStack, call: CallRecord, time: int) -> None:
+        self.unreturned += self._end(stack, call[0], time)
+
+    def occurred(self, event: CallEvent) -> None:
+        if event.what is CallEventKind.LOST:
+            self.lost += event.count
+        elif event.what is CallEventKind.COLLECTED and event.start is not None:
+            stack, took = event.stack, max(event.time - event.start, 0)
+            path, below = self._stacks.get(stack) or ([self._root(stack)], [0])
+            node = path[-1].below.get(_GARBAGE) or self._grow(path[-1], _GARBAGE)
+            node.calls += 1
+            node.own += took
+            below[-1] += took
 
     def add(self, reported: ReportedCall) -> None:
         """Add an event of a recording; events of a stack must be in order."""
         event = reported.event
-        if event.what is CallEventKind.LOST:
-            self.lost += event.count
-        elif event.what is CallEventKind.ENTERED:
-            stack = self._recorded.get(event.stack)
-            if stack is None:
-                if len(self._recorded) >= _MAX_STACKS:
-                    return
-                stack = self._recorded[event.stack] = _recorded(reported)
-            self._enter(stack, event.time, self._number(reported.method), event.depth)
-        elif event.start is None:
-            return
-        elif event.what is CallEventKind.COLLECTED:
-            stack = self._recorded.get(event.stack) or _recorded(reported)
-            stack.gc_since = event.start
-            self._collected(stack, event.time)
+        if event.what is CallEventKind.ENTERED:
+            method = self._number(reported.method)
+            self.entered(event.stack, (event.time, method, event.depth, 0, 0))
         elif event.what in (CallEventKind.RETURNED, CallEventKind.ENDED):
-            stack = self._recorded.get(event.stack)
-            if stack is None:
-                return
-            self.unreturned += event.what is CallEventKind.ENDED
-            self._close(stack, event.time)
-            if not stack.open:
-                del self._recorded[event.stack]
+            if event.start is not None:
+                is_known = self._end(event.stack, event.start, event.time)
+                self.unreturned += is_known and event.what is CallEventKind.ENDED
+        else:
+            self.occurred(event)
+
+    def _end(self, stack: CallStack, start: int, time: int) -> bool:
+        """End the innermost call of a stack; return False if the stack is unknown."""
+        calls = self._stacks.get(stack)
+        if calls is None:
+            return False
+        path, below = calls
+        node, callees = path.pop(), below.pop()
+        took = time - start
+        # A garbage collection inside the call may end after its last known record.
+        if took < callees:
+            took = callees
+        below[-1] += took
+        node.calls += 1
+        node.own += took - callees
+        self.calls += 1
+        if node.method == _OTHER:
+            self.other += 1
+        if len(path) == 1:
+            del self._stacks[stack]
+        return True
 
     def _number(self, method: CalledMethod) -> int:
         number = self._numbers.get(method)
@@ -160,94 +160,14 @@ class CallFold:
             self._methods[number] = method
         return number
 
-    def finish(self, time: int, name: Callable[[int], CalledMethod]) -> None:
-        """End the open calls, and name the methods.
-
-        Args:
-            time: Time of the end in ticks.
-            name: Returns the method of a method number.
-        """
-        for stack in self._stacks.values():
-            self._end(stack, 0, time)
-        self._name(name)
-
-    def _enter(self, stack: _Calls, time: int, method: int, depth: int) -> None:
-        calls = stack.open
-        if calls and calls[-1].depth >= depth:
-            self._end(stack, depth, stack.last)
-        stack.last = time
-        above = calls[-1].node if calls else stack.root or self._root(stack)
-        node = above.below.get(method) or self._grow(above, method)
-        calls.append(_Open(method, depth, time, node))
-
-    def _leave(self, stack: _Calls, time: int, method: int, depth: int) -> None:
-        calls, last = stack.open, stack.last
-        stack.last = time
-        if calls and calls[-1].depth > depth:
-            self._end(stack, depth + 1, last)
-        if not calls or calls[-1].depth != depth:
-            return
-        if calls[-1].method != method:
-            self._end(stack, depth, last)
-            return
-        self._close(stack, time)
-
-    def _close(self, stack: _Calls, time: int) -> None:
-        """End the innermost call."""
-        calls = stack.open
-        call = calls.pop()
-        # A garbage collection inside the call may end after its last known record.
-        took = max(time - call.start, call.below, 0)
-        node = call.node
-        node.calls += 1
-        node.own += took - call.below
-        self.calls += 1
-        if node.method == _OTHER:
-            self.other += 1
-        if calls:
-            calls[-1].below += took
-
-    def _end(self, stack: _Calls, depth: int, time: int) -> None:
-        """End calls of at least this depth without a return, innermost first."""
-        while stack.open and stack.open[-1].depth >= depth:
-            self.unreturned += 1
-            self._close(stack, time)
-
-    def _apart(self, stream: int, stack: _Calls, record: CallRecord) -> None:
-        """Handle a record that is not a call or return."""
-        time, method, _, kind, _ = record
-        if kind == CallKind.LOST:
-            self.lost += method
-        elif kind == CallKind.STACK:
-            self._end(stack, 0, stack.last)
-            self._stacks[stream] = _Calls(self._pid)
-        elif kind == CallKind.PLACE:
-            stack.tid = method
-        elif kind == CallKind.THREAD:
-            stack.thread = time
-        elif kind == CallKind.GC_BEGIN:
-            stack.gc_since = time
-        elif kind == CallKind.GC_END:
-            self._collected(stack, time)
-
-    def _collected(self, stack: _Calls, time: int) -> None:
-        since, stack.gc_since = stack.gc_since, None
-        if since is None:
-            return
-        took, calls = max(time - since, 0), stack.open
-        above = calls[-1].node if calls else stack.root or self._root(stack)
-        node = above.below.get(_GARBAGE) or self._grow(above, _GARBAGE)
-        node.calls += 1
-        node.own += took
-        if calls:
-            calls[-1].below += took
-
-    def _root(self, stack: _Calls) -> _Node:
+    def _root(self, stack: CallStack) -> _Node:
         key = (stack.pid, stack.tid, stack.thread)
-        if key not in self._roots and len(self._roots) >= MAX_THREADS:
-            key = (self._pid, 0, 0)
-        stack.root = self._roots.setdefault(key, _Node(0, 0))
-        return stack.root
+        root = self._roots.get(key)
+        if root is None:
+            if len(self._roots) >= MAX_THREADS:
+                key = (self._pid, 0, 0)
+            root = self._roots.setdefault(key, _Node(0, 0))
+        return root
 
     def _grow(self, above: _Node, method: int) -> _Node:
         if above.method in (_OTHER, _DEEPER):
@@ -282,7 +202,7 @@ class CallFold:
                 whose events have names.
         """
         if name:
-            self._name(name)
+            self.name_methods(name)
         samples = counts.statistics.samples
         frames: dict[int, Frame] = dict(_MARKS)
         for (pid, tid, address), root in self._roots.items():
@@ -316,7 +236,7 @@ class CallFold:
             yield path, node
             waiting += [(path, below) for below in reversed(node.below.values())]
 
-    def _name(self, name: Callable[[int], CalledMethod]) -> None:
+    def name_methods(self, name: Callable[[int], CalledMethod]) -> None:
         """Name the methods now; this is impossible once their process has exited."""
         waiting = list(self._roots.values())
         while waiting:
@@ -325,10 +245,6 @@ class CallFold:
                 if method >= 0 and method not in self._methods:
                     self._methods[method] = name(method)
                 waiting.append(below)
-
-
-def _recorded(reported: ReportedCall) -> _Calls:
-    return _Calls(reported.pid, reported.event.stack.tid, reported.event.stack.thread)
 
 
 def _add_weight(

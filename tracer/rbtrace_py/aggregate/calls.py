@@ -1,34 +1,14 @@
-"""Matches the calls and returns of each stack (docs/agent/memory.md, "Records").
+"""Stacks of method calls, and the events of calls.
 
-Turns the records of the agent's hook into events. Times keep the unit of the records.
 Losses and missing returns are events at the point where they occurred.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from rbtrace_py.model.calls import (
-    CALL_ORPHAN,
-    CALL_TEXT_GOES_ON,
-    CALL_TEXT_SIZE,
-    CALL_VALUES,
-    CalledMethod,
-    CallKind,
-    CallRecord,
-)
-
-MAX_DEPTH = 16_384
-"""Maximum number of enclosing calls; the hook does not record deeper calls."""
-_MAX_THREADS = 65_536
-_MAX_TEXT = 2048
-"""Maximum bytes of a call's values; the hook writes at most 1,200."""
-_TEXT = struct.Struct("<QIH")
-"""Text bytes of a TEXT record: other records have time, method, and depth there."""
-
+from rbtrace_py.model.calls import CalledMethod, CallRecord
 
 Thread = tuple[int, int]
 """PID, and kernel thread id in the thread's own PID namespace.
@@ -39,7 +19,7 @@ Threads in two containers may have the same thread id.
 
 @dataclass(slots=True, eq=False)
 class CallStack:
-    """The Ruby stack of a thread or fiber.
+    """The Ruby stack of a thread or fiber. Times are in ticks.
 
     Attributes:
         number: Number of the stack; 0 while unknown.
@@ -47,9 +27,12 @@ class CallStack:
         fiber: 1 for the first stack seen of a thread, 2 for the next, and so on.
         ec: Address of its execution context; 0 if unknown.
         thread: Address of its thread; 0 if unknown.
-        open: Calls that have not returned, outermost first.
+        open: Records of the entries of calls that have not returned, outermost first.
+        leaf: The innermost of them if it made no recorded calls.
+        texts: Values of each open call that has some, by depth, as in ``CallEvent``.
         gc_since: Start of the garbage collection in progress.
         last: Time of its last entry or return, which all open calls enclose.
+        pid: Process id.
     """
 
     number: int = 0
@@ -57,24 +40,12 @@ class CallStack:
     fiber: int = 1
     ec: int = 0
     thread: int = 0
-    open: list[Open] = field(default_factory=list)
+    open: list[CallRecord] = field(default_factory=list)
+    leaf: CallRecord | None = None
+    texts: dict[int, bytes] = field(default_factory=dict)
     gc_since: int | None = None
     last: int = 0
-
-
-@dataclass(slots=True)
-class Open:
-    """A call of the method with number ``method`` that has not returned.
-
-    ``is_leaf`` is True while it has made no calls. ``text`` is as in ``CallEvent``.
-    """
-
-    method: int
-    depth: int
-    start: int
-    is_c: bool
-    is_leaf: bool = True
-    text: bytes = b""
+    pid: int = 0
 
 
 class CallEventKind(IntEnum):
@@ -93,13 +64,6 @@ class CallEventKind(IntEnum):
     """A garbage collection from ``start`` (None if unknown) to ``time``."""
     RAISED = 6
     ALLOCATED = 7
-
-
-# Members of an enumeration are slow to look up.
-_ENTERED, _RETURNED = CallEventKind.ENTERED, CallEventKind.RETURNED
-_C_ENTRY = int(CallKind.C_ENTRY)
-_ENTRIES = (int(CallKind.ENTRY), _C_ENTRY)
-_RETURNS = (int(CallKind.RETURN), int(CallKind.C_RETURN))
 
 
 @dataclass(slots=True)
@@ -157,186 +121,3 @@ class ReportedCall:
     def thread(self) -> Thread:
         """The thread that made the call."""
         return (self.pid, self.event.stack.tid)
-
-
-class CallNesting:
-    """The stacks of a process, by stream."""
-
-    def __init__(self, has_cpu: bool = False, shares_natives: bool = False) -> None:
-        """Make the nesting of a process.
-
-        Args:
-            has_cpu: Each return is followed by a record of its CPU time.
-            shares_natives: Kernel threads run several Ruby threads each; stacks are
-                numbered per kernel thread.
-        """
-        self._stacks: dict[int, CallStack] = {}
-        self._returned: dict[int, CallEvent] = {}
-        self._entered: dict[int, list[CallEvent]] = {}
-        self._fibers: dict[tuple[int, int], int] = {}
-        self._has_cpu = has_cpu
-        self._shares_natives = shares_natives
-
-    @property
-    def stacks(self) -> list[CallStack]:
-        """The current stacks."""
-        return list(self._stacks.values())
-
-    def feed(self, stream: int, record: CallRecord) -> Sequence[CallEvent]:
-        """Return the events that a record of a stream completes, usually one."""
-        time, method, depth, kind, flags = record
-        stack = self._stacks.get(stream)
-        if stack is None:
-            stack = self._stacks[stream] = CallStack()
-        if self._returned and stream in self._returned:
-            return self._with_cpu(stream, stack, record)
-        if self._entered and stream in self._entered:
-            return self._with_text(stream, stack, record)
-        if depth > MAX_DEPTH:
-            return ()
-        if kind in _ENTRIES:
-            events = _enter(stack, time, method, depth, kind == _C_ENTRY)
-            if flags & CALL_VALUES:
-                self._entered[stream] = events
-                return ()
-            return events
-        if kind in _RETURNS:
-            events = _leave(stack, record)
-            if self._has_cpu:
-                self._returned[stream] = events.pop()
-            return events
-        if kind in (CallKind.STACK, CallKind.PLACE, CallKind.THREAD):
-            return self._place(stream, stack, record)
-        return _apart(stack, record)
-
-    def finish(self, time: int) -> Iterator[CallEvent]:
-        """End the open calls of each stack in turn, without a return."""
-        yield from self._returned.values()
-        self._returned.clear()
-        for events in self._entered.values():
-            yield from events
-        self._entered.clear()
-        for stack in self._stacks.values():
-            yield from _end(stack, 0, time)
-
-    def _with_cpu(
-        self, stream: int, stack: CallStack, record: CallRecord
-    ) -> Sequence[CallEvent]:
-        """Complete a return with its CPU time; handle a different record normally."""
-        event = self._returned.pop(stream)
-        if record[3] == CallKind.CPU:
-            event.cpu_ns = record[0]
-            return (event,)
-        return (event, *self.feed(stream, record))
-
-    def _with_text(
-        self, stream: int, stack: CallStack, record: CallRecord
-    ) -> Sequence[CallEvent]:
-        """Complete an entry with its values; handle a different record normally."""
-        events = self._entered[stream]
-        *fields, kind, flags = record
-        if kind != CallKind.TEXT:
-            del self._entered[stream]
-            return (*events, *self.feed(stream, record))
-        call = stack.open[-1]
-        call.text += _TEXT.pack(*fields)[: flags & CALL_TEXT_SIZE]
-        if flags & CALL_TEXT_GOES_ON and len(call.text) < _MAX_TEXT:
-            return ()
-        del self._entered[stream]
-        events[-1].text = call.text
-        return events
-
-    def _place(
-        self, stream: int, stack: CallStack, record: CallRecord
-    ) -> Sequence[CallEvent]:
-        time, number, _, kind, _ = record
-        if kind == CallKind.STACK:
-            self._stacks[stream] = CallStack(number)
-            return _end(stack, 0, stack.last)
-        if kind == CallKind.PLACE:
-            stack.ec, stack.tid = time, number
-        else:
-            stack.thread = time
-            stack.fiber = self._number_of(stack)
-        return ()
-
-    def _number_of(self, stack: CallStack) -> int:
-        """Return a stack's number in its thread, or in its kernel thread if shared."""
-        if len(self._fibers) >= _MAX_THREADS:
-            self._fibers.clear()
-        key = (stack.tid, 0 if self._shares_natives else stack.thread)
-        number = self._fibers[key] = self._fibers.get(key, 0) + 1
-        return number
-
-
-def _enter(
-    stack: CallStack, time: int, method: int, depth: int, is_c: bool
-) -> list[CallEvent]:
-    events: list[CallEvent] = []
-    if stack.open:
-        if stack.open[-1].depth >= depth:
-            events = _end(stack, depth, stack.last)
-        if stack.open:
-            stack.open[-1].is_leaf = False
-    stack.last = time
-    stack.open.append(Open(method, depth, time, is_c))
-    events.append(CallEvent(_ENTERED, stack, time, method, depth, time, is_c))
-    return events
-
-
-def _leave(stack: CallStack, record: CallRecord) -> list[CallEvent]:
-    time, method, depth, kind, flags = record
-    event = CallEvent(_RETURNED, stack, time, method, depth, None, kind == _RETURNS[1])
-    events: list[CallEvent] = []
-    if not flags & CALL_ORPHAN:
-        if stack.open and stack.open[-1].depth > depth:
-            events = _end(stack, depth + 1, stack.last)
-        if stack.open and (last := stack.open[-1]).depth == depth:
-            if last.method == method:
-                stack.open.pop()
-                event.start, event.is_leaf = last.start, last.is_leaf
-                event.text = last.text
-            else:
-                events += _end(stack, depth, stack.last)
-        stack.last = time
-    events.append(event)
-    return events
-
-
-def _end(stack: CallStack, depth: int, time: int) -> list[CallEvent]:
-    """End calls of at least this depth without a return, innermost first."""
-    events = []
-    while stack.open and stack.open[-1].depth >= depth:
-        call = stack.open.pop()
-        event = CallEvent(
-            CallEventKind.ENDED,
-            stack,
-            time,
-            call.method,
-            call.depth,
-            call.start,
-            call.is_c,
-        )
-        event.is_leaf, event.text = call.is_leaf, call.text
-        events.append(event)
-    return events
-
-
-def _apart(stack: CallStack, record: CallRecord) -> Sequence[CallEvent]:
-    """Handle a loss, garbage collection, exception, or object."""
-    time, method, depth, kind, _ = record
-    depth = min(depth, len(stack.open))
-    if kind == CallKind.LOST:
-        return (CallEvent(CallEventKind.LOST, stack, time, 0, depth, count=method),)
-    if kind == CallKind.GC_BEGIN:
-        stack.gc_since = time
-    elif kind == CallKind.GC_END:
-        since, stack.gc_since = stack.gc_since, None
-        if stack.open:
-            stack.open[-1].is_leaf = False
-        return (CallEvent(CallEventKind.COLLECTED, stack, time, method, depth, since),)
-    elif kind == CallKind.RAISE:
-        return (CallEvent(CallEventKind.RAISED, stack, time, method, depth),)
-    elif kind == CallKind.OBJECT:
-        return (CallEvent(CallEventKind.ALLOCATED, stack, time, method, depth),)
-    return ()

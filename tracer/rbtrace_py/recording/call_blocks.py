@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.aggregate.call_interpreter import HookedProcess
 from rbtrace_py.model.calls import CALL_RECORD_SIZE, RingStep, TickScale
 from rbtrace_py.model.printable import printable
 from rbtrace_py.recording.blocks import (

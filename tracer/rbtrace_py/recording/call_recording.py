@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from rbtrace_py.aggregate.call_interpreter import CallInterpreter
 from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.calls import (
     CallEvent,
@@ -304,7 +305,7 @@ class _Processes:
 
     def __init__(self, found: CallsScan) -> None:
         self._found = found
-        self._calls: dict[ScannedProcess, ReportedCalls] = {}
+        self._calls: dict[ScannedProcess, CallInterpreter[ReportedCall]] = {}
 
     def feed(self, kind: int, payload: bytes) -> Iterator[ReportedCall]:
         """Yield the events of a PROCESS or RECORDS block; raises Damaged."""
@@ -313,7 +314,8 @@ class _Processes:
             step = decode_records(payload, known.process.record_size)
             calls = self._calls.get(known)
             if calls is None:
-                calls = ReportedCalls(known.process, known.method, known.until)
+                sink = ReportedCalls(known.process, known.method)
+                calls = CallInterpreter(known.process, sink, known.until)
                 self._calls[known] = calls
             yield from calls.feed(step)
         elif (news := decode_process(payload)).ended:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+from rbtrace_py.aggregate.call_interpreter import HookedProcess
 from rbtrace_py.aggregate.calls import Thread
-from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import (
     KIND_AT,

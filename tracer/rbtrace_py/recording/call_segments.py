@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rbtrace_py.aggregate.reportedcalls import HookedProcess
+from rbtrace_py.aggregate.call_interpreter import HookedProcess
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.errors import BadRecording
 from rbtrace_py.model.calls import KIND_AT, CalledMethod, CallKind, RingStep

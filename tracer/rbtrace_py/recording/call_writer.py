@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rbtrace_py.aggregate.call_interpreter import HookedProcess
 from rbtrace_py.aggregate.callfold import frame_of
 from rbtrace_py.aggregate.calls import Thread
-from rbtrace_py.aggregate.reportedcalls import HookedProcess
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.model.calls import CalledMethod, MethodKind, RingStep
 from rbtrace_py.model.recording_meta import Meta

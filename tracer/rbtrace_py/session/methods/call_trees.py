@@ -7,15 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 from rbtrace_py.agent.arming import Armed
+from rbtrace_py.aggregate.call_interpreter import CallInterpreter
 from rbtrace_py.aggregate.callfold import CallFold
-from rbtrace_py.aggregate.callmerge import CallMerge, Placed
 from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.model.calls import MAX_TICKS
 from rbtrace_py.session.drive import Session
 from rbtrace_py.session.methods.calls import CallsOptions, TracedCalls
-from rbtrace_py.session.methods.traced_process import TracedProcess
+from rbtrace_py.session.methods.traced_process import InterpretedProcess, hooked
 from rbtrace_py.session.targets.targets import Targets
 
 _STEP_SECONDS = 0.1
@@ -79,40 +78,22 @@ class FoldedCalls(TracedCalls[NoReturn], Session):
         return counts
 
 
-class _Folded(TracedProcess[NoReturn]):
+class _Folded(InterpretedProcess[NoReturn]):
     """The folded calls of one process."""
 
     def __init__(self, pid: int, armed: Armed) -> None:
-        super().__init__(pid, armed)
         self.fold = CallFold(pid)
-        self._merge = CallMerge(armed.shared.record_size)
-        self._last = armed.scale.zero_ticks
-        self._until = MAX_TICKS
+        super().__init__(pid, armed, CallInterpreter(hooked(pid, armed), self.fold))
 
     def step(self) -> Iterator[NoReturn]:
         self.learn()
         ends = time.monotonic() + _STEP_SECONDS
         while time.monotonic() < ends and (step := self._ring.step()):
-            self._fold(self._merge.feed(step))
-        yield from ()
-
-    def stopped(self, until: int) -> None:
-        self._until = until
+            yield from self._calls.feed(step)
 
     def rest(self) -> Iterator[NoReturn]:
-        self._fold(self._merge.rest())
-        self.fold.finish(self._last, self.armed.method)
-        yield from ()
-
-    def waiting(self) -> int:
-        return super().waiting() + self._merge.waiting
-
-    def _fold(self, placed: list[Placed]) -> None:
-        feed = self.fold.feed
-        for when, stream, record in placed:
-            if when <= self._until:
-                feed(stream, record)
-                self._last = when
+        yield from super().rest()
+        self.fold.name_methods(self.armed.method)
 
     def take(
         self,

@@ -12,8 +12,9 @@ from rbtrace_py.agent.arming import Armed
 from rbtrace_py.agent.protocol import BrokenAgent
 from rbtrace_py.agent.ring import Ring
 from rbtrace_py.agent.shared import Condition
+from rbtrace_py.aggregate.call_interpreter import CallInterpreter, HookedProcess
 from rbtrace_py.aggregate.calls import ReportedCall
-from rbtrace_py.aggregate.reportedcalls import HookedProcess, ReportedCalls
+from rbtrace_py.aggregate.reportedcalls import ReportedCalls
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
 
 MAX_METHODS = 65_536
@@ -181,21 +182,14 @@ class TracedProcess(ABC, Generic[Told]):
         return pair.ticks if self.armed.disarm() else None
 
 
-class ToldProcess(TracedProcess[ReportedCall]):
-    """A process whose calls are yielded one by one."""
+class InterpretedProcess(TracedProcess[Told]):
+    """A process whose records are interpreted as they arrive."""
 
-    def __init__(self, pid: int, armed: Armed, has_cpu: bool) -> None:
+    def __init__(self, pid: int, armed: Armed, calls: CallInterpreter[Told]) -> None:
         super().__init__(pid, armed)
-        self._calls = ReportedCalls(hooked(pid, armed, has_cpu), armed.method)
+        self._calls = calls
 
-    def step(self) -> Iterator[ReportedCall]:
-        self.learn()
-        step = self._ring.step()
-        self.is_behind = step is not None
-        if step is not None:
-            yield from self._calls.feed(step)
-
-    def rest(self) -> Iterator[ReportedCall]:
+    def rest(self) -> Iterator[Told]:
         yield from self._calls.finish()
 
     def waiting(self) -> int:
@@ -203,6 +197,22 @@ class ToldProcess(TracedProcess[ReportedCall]):
 
     def stopped(self, until: int) -> None:
         self._calls.until = until
+
+
+class ToldProcess(InterpretedProcess[ReportedCall]):
+    """A process whose calls are yielded one by one."""
+
+    def __init__(self, pid: int, armed: Armed, has_cpu: bool) -> None:
+        process = hooked(pid, armed, has_cpu)
+        sink = ReportedCalls(process, armed.method)
+        super().__init__(pid, armed, CallInterpreter(process, sink))
+
+    def step(self) -> Iterator[ReportedCall]:
+        self.learn()
+        step = self._ring.step()
+        self.is_behind = step is not None
+        if step is not None:
+            yield from self._calls.feed(step)
 
 
 def hooked(pid: int, armed: Armed, has_cpu: bool = False) -> HookedProcess:
