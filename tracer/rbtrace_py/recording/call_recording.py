@@ -27,11 +27,8 @@ from rbtrace_py.errors import BadRecording, NoSuchTarget
 from rbtrace_py.model.stacks import RubyThread
 from rbtrace_py.model.switches import Switch, SwitchKind
 from rbtrace_py.recording.blocks import (
-    FILE_HEADER_SIZE,
     BlockType,
     Damaged,
-    blocks,
-    check_file_header,
     unpack_columns,
 )
 from rbtrace_py.recording.call_blocks import (
@@ -45,6 +42,7 @@ from rbtrace_py.recording.call_scan import (
     call_stacks,
     check_version,
     scan,
+    section_blocks,
 )
 from rbtrace_py.recording.call_segments import segments_in
 from rbtrace_py.recording.call_writer import SWITCH_COLUMNS
@@ -256,12 +254,11 @@ class CallsRecording:
         raw = _Processes(found)
         damage = None
         self.is_complete = False
-        with of.path.open("rb") as file:
-            try:
-                yield from self._sections(file, found.end, wanted, raw)
-            except Damaged as damaged:
-                damage = damaged
-                self.is_complete = False
+        try:
+            yield from self._sections(of.path, found.end, wanted, raw)
+        except Damaged as damaged:
+            damage = damaged
+            self.is_complete = False
         own = self.statistics
         if not self.is_complete and own.incomplete is None:
             own.incomplete = of.recording.incomplete(damage, own.ended_ns, of.name)
@@ -270,27 +267,45 @@ class CallsRecording:
             yield each
 
     def _sections(
-        self, file: BinaryIO, end: int, wanted: frozenset[int], raw: _Processes
+        self, path: Path, end: int, wanted: frozenset[int], raw: _Processes
     ) -> Iterator[ReportedCall | Switch]:
-        check_file_header(file.read(FILE_HEADER_SIZE), file.name)
-        reader = _Section(self)
-        for kind, payload in blocks(file):
+        before = self.statistics.copy()
+        for kind, payload, tables, at in section_blocks(path):
             # Blocks that were written after the scan may lack names.
-            if file.tell() > end > 0:
+            if at > end > 0:
                 return
             self.is_complete = kind == BlockType.END
             if kind == BlockType.META:
-                reader = _Section(self)
+                before = self.statistics.copy()
             elif kind == BlockType.LOSSES:
-                reader.lost(decode_losses(payload))
+                self._add_losses(before, decode_losses(payload))
             elif kind in _CALLS & wanted:
                 for each in raw.feed(kind, payload):
                     self._count(each.event)
                     yield each
             elif kind == BlockType.SWITCHES and kind in wanted:
-                yield from reader.switches(payload)
-            else:
-                reader.tables.add(kind, payload)
+                yield from self._switches(payload, tables)
+
+    def _add_losses(self, before: Statistics, found: Statistics) -> None:
+        """Add a section's losses so far to the losses before it."""
+        own = self.statistics
+        own.failed = before.failed + found.failed
+        own.deleted = before.deleted + found.deleted
+        own.ended_ns = max(own.ended_ns, found.ended_ns)
+
+    def _switches(self, payload: bytes, tables: TablesReader) -> Iterator[Switch]:
+        columns, _ = unpack_columns(SWITCH_COLUMNS, payload)
+        steps, *others = columns
+        times = (min(max(time, 0), _MOST_TIME) for time in accumulate(steps))
+        own = self.statistics
+        for time, number, kind, state, value in zip(times, *others, strict=True):
+            what = _TURNS.get(kind)
+            if what is None:
+                continue
+            thread = tables.thread(number)
+            own.ended_ns = max(own.ended_ns, time)
+            letter = chr(state) if state else ""
+            yield Switch(thread.pid, thread.tid or 0, time, what, letter, value)
 
     def _count(self, event: CallEvent) -> None:
         """Count an event in the statistics."""
@@ -326,31 +341,3 @@ class _Processes:
         """Yield the remaining events of all processes."""
         for calls in self._calls.values():
             yield from calls.finish()
-
-
-class _Section:
-    def __init__(self, recording: CallsRecording) -> None:
-        self.tables = TablesReader()
-        self._recording = recording
-        self._failed = recording.statistics.failed
-        self._deleted = recording.statistics.deleted
-
-    def lost(self, found: Statistics) -> None:
-        own = self._recording.statistics
-        own.failed = self._failed + found.failed
-        own.deleted = self._deleted + found.deleted
-        own.ended_ns = max(own.ended_ns, found.ended_ns)
-
-    def switches(self, payload: bytes) -> Iterator[Switch]:
-        columns, _ = unpack_columns(SWITCH_COLUMNS, payload)
-        steps, *others = columns
-        times = (min(max(time, 0), _MOST_TIME) for time in accumulate(steps))
-        own = self._recording.statistics
-        for time, number, kind, state, value in zip(times, *others, strict=True):
-            what = _TURNS.get(kind)
-            if what is None:
-                continue
-            thread = self.tables.thread(number)
-            own.ended_ns = max(own.ended_ns, time)
-            letter = chr(state) if state else ""
-            yield Switch(thread.pid, thread.tid or 0, time, what, letter, value)

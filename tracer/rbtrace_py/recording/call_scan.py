@@ -97,7 +97,7 @@ class CallsScan:
 def check_version(path: Path, name: str) -> None:
     """Raise BadRecording, with the file's ``name``, if rbtrace-py 0.2 made it."""
     with suppress(Damaged):
-        for kind, *_ in _blocks(path):
+        for kind, *_ in section_blocks(path):
             if kind == BlockType.CALLS:
                 raise BadRecording(
                     f"{name} was made by rbtrace-py 0.2",
@@ -117,7 +117,7 @@ def scan(path: Path) -> CallsScan:
     found = CallsScan()
     left = _MOST_NAMES
     with suppress(Damaged):
-        for kind, payload, tables, end in _blocks(path):
+        for kind, payload, tables, end in section_blocks(path):
             found.end = end
             if kind == BlockType.THREADS:
                 _add_names(found.names, tables.take_threads())
@@ -143,7 +143,7 @@ def call_stacks(path: Path, found: CallsScan) -> Iterator[tuple[RubyThread, int]
     """
     streams: dict[tuple[int, int], _Stream] = defaultdict(_Stream)
     with suppress(Damaged):
-        for kind, payload, _, end in _blocks(path):
+        for kind, payload, _, end in section_blocks(path):
             if end > found.end:
                 return
             if kind == BlockType.RECORDS:
@@ -166,8 +166,14 @@ def method_of(tables: TablesReader, stack: int) -> CalledMethod:
     return CalledMethod(kind, None, False, frame.name, frame.path or None, frame.line)
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, bytes, TablesReader, int]]:
-    """Yield each block's type, payload, section's tables so far, and end offset."""
+def section_blocks(path: Path) -> Iterator[tuple[int, bytes, TablesReader, int]]:
+    """Yield each block's type, payload, section's tables so far, and end offset.
+
+    Raises:
+        Damaged: The file is damaged, or cut off, after the last block.
+        BadRecording: The file is not a recording.
+        OSError: The file cannot be read.
+    """
     tables = TablesReader()
     with path.open("rb") as file:
         check_file_header(file.read(FILE_HEADER_SIZE), str(path))
