@@ -13,6 +13,8 @@ from processes import TIMEOUT, Target, comes_true
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall
 from rbtrace_py.cli import calls
 from rbtrace_py.cli.common.stop import Stop
+from rbtrace_py.session.event_session import BATCH
+from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
 from rbtrace_py.session.methods.selectors import selectors_of
 from rbtrace_py.session.targets.targets import Targets
@@ -21,7 +23,7 @@ CALLS = 200_000
 READ = 150_000
 AHEAD = 10_000
 """More lines than a pipe and the buffers before it hold."""
-LATE = 2 * calls._EVENTS_BETWEEN
+LATE = 2 * BATCH
 """Number of events after which the hook is removed."""
 SECONDS = 0.01
 
@@ -85,6 +87,5 @@ def test_a_duration_ends_before_its_calls_are_written(
     with closing(targets), closing(Calls(targets, options)) as session:
         session.start()
         assert target.step("burst") == "done"
-        printing = calls._Printing(session, None, Slow(target), Stop())
-        printing.run(SECONDS)
-    assert printing.seen == CALLS
+        calls._write_calls(session, Slow(target), Limits(SECONDS), Stop())
+    assert session.seen == CALLS

@@ -8,18 +8,20 @@ import sys
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from rbtrace_py.cli import trace
 from rbtrace_py.cli.common.output import Output
-from rbtrace_py.cli.trace import _Printing
-from rbtrace_py.session.drive import drive
+from rbtrace_py.cli.common.stop import Stop
+from rbtrace_py.session.event_session import EventSession
 from rbtrace_py.session.limits import Limits
 
 DONE = "the end"
 
 
-class Endless:
+class Endless(EventSession[object]):
     """A session in which one event follows the other until it is finished."""
 
     targets = SimpleNamespace(command=None, pids=(1,))
@@ -28,13 +30,17 @@ class Endless:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._is_finished = False
+        self._is_finished = self._is_drained = False
 
     def events(self, seconds: float) -> Iterator[object]:
-        if self._is_finished:
-            yield DONE
         while not self._is_finished:
             yield next(self._numbers)
+
+    def drain(self) -> Iterator[object]:
+        assert self._is_finished
+        if not self._is_drained:
+            self._is_drained = True
+            yield DONE
 
     def refresh(self) -> None:
         """Do nothing."""
@@ -42,16 +48,22 @@ class Endless:
     def finish(self) -> None:
         self._is_finished = True
 
+    def result_counters(self) -> dict[str, int]:
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def test_it_ends_in_time_though_more_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that are pending at the end are printed, each once."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     text = io.StringIO()
-    printing = _Printing(Endless(), None, Output(text), str)  # type: ignore[arg-type]
+    session: Any = Endless()
     began = time.monotonic()
-    drive(printing, Limits(duration=0.2))
+    trace._print(session, Output(text), str, Limits(duration=0.2), Stop())
     assert time.monotonic() >= began + 0.2
     *numbers, last = text.getvalue().splitlines()
     assert last == DONE
     assert numbers == [str(number) for number in range(len(numbers))]
-    assert printing.seen == len(numbers) + 1
+    assert session.seen == len(numbers) + 1

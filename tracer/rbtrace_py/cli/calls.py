@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -33,7 +32,7 @@ from rbtrace_py.cli.common.selecting import (
 from rbtrace_py.cli.common.session_start import attached, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.target_options import target_command
-from rbtrace_py.cli.common.ticker import Ticker
+from rbtrace_py.cli.common.ticker import QUIET_SECONDS, QuietTicker, Ticker
 from rbtrace_py.cli.common.writable import WritableFile
 from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
 from rbtrace_py.report.file_formats import is_recording_file
@@ -41,7 +40,7 @@ from rbtrace_py.report.json.calls import calls_end_document
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.notes import counter_lines
 from rbtrace_py.report.units import format_count
-from rbtrace_py.session.drive import Session, drive
+from rbtrace_py.session.event_session import event_turns
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.methods.calls import (
     RING_RECORDS,
@@ -57,8 +56,6 @@ from rbtrace_py.session.methods.traced_process import Told
 from rbtrace_py.session.targets.targets import Targets
 
 SLOW_MS = 250
-QUIET_SECONDS = 1.0
-_EVENTS_BETWEEN = 1000
 _Calls = TypeVar("_Calls", bound=TracedCalls[Any])
 
 
@@ -210,9 +207,9 @@ def _run(
         writers = make(session, stack)
         attached(session)
         said = len(session.notes)
-        printing = _Printing(session, options.count, writers, stop)
-        printing.run(options.duration)
-        shown = printing.seen
+        limits = Limits(options.duration, options.count)
+        _write_calls(session, writers, limits, stop)
+        shown = session.seen
         notes = session.notes[said:]
         if session.options.select and not shown:
             notes = [*notes, session.hint]
@@ -285,106 +282,40 @@ def _check_folder(options: _Options) -> None:
         raise UsageError("--keep and --count cannot be combined")
 
 
-class _Printing(Session, Generic[Told]):
-    """Session that writes calls as they arrive; ``seen`` is their number.
+def _write_calls(
+    session: TracedCalls[Told], writers: Writing[Told], limits: Limits, stop: Stop
+) -> None:
+    """Write all calls until a limit, the end of the targets, or a stop.
 
-    If no calls arrive for a while, a line on the terminal says so.
+    The first Ctrl-C disarms the hooks, and earlier calls are still written. If the
+    hooks were already disarmed, or all processes had ended, it drops the calls that are
+    not written yet. A second Ctrl-C always does so.
     """
-
-    seen = 0
-
-    def __init__(
-        self,
-        session: TracedCalls[Told],
-        most: int | None,
-        writers: Writing[Told],
-        stop: Stop,
-    ) -> None:
-        self._session = session
-        self._most = most
-        self._writers = writers
-        self._stop = stop
-        self._have_ended = False
-        self._deadline = math.inf
-        self._last = time.monotonic()
-        pids = ", ".join(map(str, session.pids))
-        self._waiting = Ticker(
-            f"waiting for calls in pid {pids}", "stops", QUIET_SECONDS
-        )
-
-    def run(self, seconds: float | None) -> None:
-        """Write all events; another Ctrl-C drops the remaining ones at the end.
-
-        The hooks are removed after ``seconds``, even if writing takes longer.
-        """
-        if seconds is not None:
-            self._deadline = time.monotonic() + seconds
-        with suppress(KeyboardInterrupt):
-            drive(self, Limits(seconds, self._most), self._stop.is_asked)
-        has_all = self.seen == self._most
-        self._session.drop(is_lost=not has_all)
-        self._writers.end(has_all)
-
-    @property
-    def is_over(self) -> bool:
-        return self._session.is_over
-
-    def advance(self, until: float, most: int | None) -> None:
-        coming = self._session.events(max(0.0, until - time.monotonic()))
-        for number, reported in enumerate(coming):
-            if number % _EVENTS_BETWEEN == 0:
-                self._waiting.clear()
-                self._last = time.monotonic()
-                self._check_alive()
-                if self._last >= self._deadline:
-                    self._session.stop()
-            self._write(reported)
-            if self.seen == most or self._is_dropped():
-                return
-        self._writers.flush()
-
-    def refresh(self) -> None:
-        self._session.refresh()
-        self._check_alive()
-        self._waiting(time.monotonic() - self._last)
-
-    def _check_alive(self) -> None:
-        """Note whether all processes ended before the user asked to stop."""
-        if not self._stop.is_asked():
-            processes = self._session.targets.processes.values()
-            self._have_ended = not any(process.alive() for process in processes)
-
-    def _is_dropped(self) -> bool:
-        """Return whether a Ctrl-C drops the remaining events.
-
-        The first Ctrl-C stops a running process's trace, and its events are still
-        written. If the process has already ended, the first Ctrl-C drops them.
-        """
-        return self._have_ended and self._stop.is_asked()
-
-    def finish(self) -> None:
-        """Write the remaining events and the open calls."""
-        self._waiting.end()
-        if self.seen == self._most or self._is_dropped():
-            return
-        was_asked = self._stop.is_asked()
-        began = time.monotonic()
-        ticker = Ticker("writing", "stops without writing them", QUIET_SECONDS)
-        with closing(self._session.drain()) as rest:
-            for number, reported in enumerate(rest):
-                if number % _EVENTS_BETWEEN == 0:
-                    waiting = format_count(self._session.waiting())
-                    left = f"writing {waiting} remaining events"
-                    ticker.say(left, time.monotonic() - began)
-                    if self._stop.is_asked() and not was_asked:
-                        break
-                self._write(reported)
-        ticker.end()
-
-    def _write(self, told: Told) -> None:
-        self.seen += self._writers.write(told)
-        if self._most is not None:
-            self.seen = min(self.seen, self._most)
+    pids = ", ".join(map(str, session.pids))
+    waiting = QuietTicker(f"waiting for calls in pid {pids}")
+    writing = Ticker("writing", "stops without writing them", QUIET_SECONDS)
+    ended: float | None = None
+    is_last = False
+    session.sink = waiting.before(writers.write)
+    with suppress(KeyboardInterrupt):
+        for is_tracing in event_turns(session, limits, stop.is_asked, waiting.tick):
+            writers.flush()
+            if not is_tracing:
+                ended = ended or time.monotonic()
+                left = f"writing {format_count(session.waiting())} remaining events"
+                writing.say(left, time.monotonic() - ended)
+            if not stop.is_asked():
+                processes = session.targets.processes.values()
+                is_alive = any(process.alive() for process in processes)
+                is_last = not (is_tracing and is_alive)
+            elif is_last:
+                break
+            elif is_tracing:
+                waiting.end()
+    writing.end()
+    has_all = session.seen == limits.count
+    session.drop(is_lost=not has_all)
+    writers.end(has_all)
 
 
 _FEWER = (

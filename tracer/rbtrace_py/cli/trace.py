@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,7 +18,7 @@ from rbtrace_py.cli.common.selecting import attach_first
 from rbtrace_py.cli.common.session_start import attached, enter, say_ended, subject
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.target_options import target_command
-from rbtrace_py.cli.common.ticker import ticker_for
+from rbtrace_py.cli.common.ticker import QuietTicker
 from rbtrace_py.errors import TOO_MUCH_LOST
 from rbtrace_py.model.events import Event
 from rbtrace_py.report.json.serializer import dumps
@@ -34,7 +32,8 @@ from rbtrace_py.report.terminal.events import (
 )
 from rbtrace_py.report.terminal.notes import cost_lines, counter_lines
 from rbtrace_py.report.units import Unit, format_count
-from rbtrace_py.session.drive import Session, drive
+from rbtrace_py.session.event_session import event_turns
+from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.measuring import QuerySource, tracing_session
 from rbtrace_py.session.methods.exceptions import Exceptions
 from rbtrace_py.session.probes.trace import Trace
@@ -42,9 +41,6 @@ from rbtrace_py.session.targets.targets import Targets
 
 Line = Callable[[Event], str]
 Tracing = Trace | Exceptions
-
-QUIET_SECONDS = 1.0
-"""Seconds without an event before a terminal shows that we wait for one."""
 
 
 class _Options(o.EventOptions, m.SourceOptions, o.OutputOptions):
@@ -97,13 +93,11 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
         line = _line(session, output, options)
         stop = stack.enter_context(Stop())
         attached(session)
-        limits = options.limits
-        printing = _Printing(session, limits.count, output, line)
-        drive(printing, limits, stop.is_asked)
+        _print(session, output, line, options.limits, stop)
         if session.is_over:
             say_ended(targets)
-        code = _end(session, printing.seen, output, options.as_json)
-        if isinstance(session, Exceptions) and session.failure is not None:
+        code = _end(session, output, options.as_json)
+        if session.failure is not None:
             raise session.failure
         return code
 
@@ -130,58 +124,27 @@ def _with_backtrace(line: Line, style: Style) -> Line:
     return lambda event: "\n".join([line(event), *backtrace_lines(event, style)])
 
 
-class _Printing(Session):
-    """Session that writes events as they arrive; ``seen`` is their number.
+def _print(
+    session: Tracing, output: Output, line: Line, limits: Limits, stop: Stop
+) -> None:
+    """Print each event. If there was none for a while, a status line says so."""
+    ticker = QuietTicker(f"waiting for {subject(session)}")
+    if session.targets.command is not None:
+        ticker.mute()
 
-    If no events arrive for a while, a line on the terminal says so.
-    """
+    def write(event: Event) -> int:
+        output.write(line(event) + "\n")
+        return 1
 
-    seen = 0
-
-    def __init__(
-        self, session: Tracing, most: int | None, output: Output, line: Line
-    ) -> None:
-        self._session = session
-        self._most = most
-        self._output = output
-        self._line = line
-        self._last = time.monotonic()
-        self._waiting = ticker_for(
-            session, f"waiting for {subject(session)}", "stops", QUIET_SECONDS
-        )
-
-    @property
-    def is_over(self) -> bool:
-        return self._session.is_over
-
-    def advance(self, until: float, most: int | None) -> None:
-        self._print(max(0.0, until - time.monotonic()), until, most)
-
-    def _print(self, wait: float, until: float, most: int | None) -> None:
-        """Print pending events up to the time ``until``; later events stay pending."""
-        for event in self._session.events(wait):
-            self._waiting.clear()
-            self._output.write(self._line(event) + "\n")
-            self._last = time.monotonic()
-            self.seen += 1
-            if self.seen == most or self._last >= until:
-                break
-        self._output.flush()
-
-    def refresh(self) -> None:
-        self._session.refresh()
-        self._waiting(time.monotonic() - self._last)
-
-    def finish(self) -> None:
-        """End the session, and print the remaining events."""
-        self._session.finish()
-        if self.seen != self._most:
-            self._print(0.0, math.inf, self._most)
-        self._waiting.end()
+    session.sink = ticker.before(write)
+    for _ in event_turns(session, limits, stop.is_asked, ticker.tick):
+        output.flush()
+    ticker.end()
 
 
-def _end(session: Tracing, shown: int, output: Output, as_json: bool) -> int:
+def _end(session: Tracing, output: Output, as_json: bool) -> int:
     """Print the summary to standard error, or as the last JSON line."""
+    shown = session.seen
     counters = session.result_counters()
     rest = {name: number for name, number in counters.items() if name != "seen"}
     cost = session.cost if isinstance(session, Trace) else None

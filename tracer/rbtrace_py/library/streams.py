@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rbtrace_py.aggregate.calls import CallEventKind, ReportedCall, Thread
 from rbtrace_py.aggregate.results import LOSSES
 from rbtrace_py.errors import UsageError
 from rbtrace_py.library.measuring import AgentKeywords
 from rbtrace_py.library.targets import Pids, Subject
-from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.closing import Closing, Starting
 from rbtrace_py.model.calls import MethodKind
 from rbtrace_py.model.events import Event
-from rbtrace_py.session.drive import Session, turns
+from rbtrace_py.session.event_session import EventSession, event_turns
 from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.measuring import QuerySource, tracing_session
 from rbtrace_py.session.methods.calls import Calls, CallsOptions
@@ -79,164 +77,44 @@ def method_calls(
         names: Names of threads.
     """
     for reported in events:
-        event, method = reported.event, reported.method
-        if event.what not in _ENDS or event.start is None:
-            continue
-        has_ended = event.what is not CallEventKind.ENDED
-        yield MethodCall(
-            method.full_name,
-            reported.pid,
-            event.stack.tid,
-            names.get(reported.thread, ""),
-            event.stack.fiber,
-            event.depth,
-            event.start,
-            event.duration if has_ended else None,
-            event.cpu_ns,
-            dict(reported.values),
-            method.path,
-            method.line,
-            method.kind is MethodKind.C,
-        )
-
-
-class _Source(Closing, Generic[E]):
-    """A running session that converts its events for the user."""
-
-    @property
-    @abstractmethod
-    def is_over(self) -> bool: ...
-
-    @property
-    @abstractmethod
-    def notes(self) -> Sequence[str]: ...
-
-    @abstractmethod
-    def events(self, seconds: float) -> Iterator[E]:
-        """Yield the pending events; wait up to ``seconds`` if there are none."""
-
-    @abstractmethod
-    def refresh(self) -> None: ...
-
-    @abstractmethod
-    def drain(self) -> Iterator[E]:
-        """Detach and yield the pending events.
-
-        Raises the error that ended the session early, if any.
-        """
-
-    @abstractmethod
-    def drop(self) -> None:
-        """Detach."""
-
-    @abstractmethod
-    def counters(self) -> dict[str, int]: ...
-
-
-class _ProbeSource(_Source[Event]):
-    def __init__(self, session: Trace | Exceptions) -> None:
-        self._session = session.__enter__()
-
-    @property
-    def is_over(self) -> bool:
-        return self._session.is_over
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return self._session.notes
-
-    def events(self, seconds: float) -> Iterator[Event]:
-        return self._session.events(seconds)
-
-    def refresh(self) -> None:
-        self._session.refresh()
-
-    def drain(self) -> Iterator[Event]:
-        yield from self._session.drain()
-        if isinstance(self._session, Exceptions) and self._session.failure:
-            raise self._session.failure
-
-    def drop(self) -> None:
-        self._session.finish()
-
-    def counters(self) -> dict[str, int]:
-        return self._session.result_counters()
-
-    def close(self) -> None:
-        self._session.close()
-
-
-class _CallSource(_Source[MethodCall]):
-    def __init__(self, session: Calls) -> None:
-        self._session = session
-        self._seen = 0
-        try:
-            session.start()
-        except BaseException:
-            session.close()
-            raise
-
-    @property
-    def is_over(self) -> bool:
-        return self._session.is_over
-
-    @property
-    def notes(self) -> Sequence[str]:
-        return self._session.notes
-
-    def events(self, seconds: float) -> Iterator[MethodCall]:
-        return self._calls(self._session.events(seconds))
-
-    def refresh(self) -> None:
-        self._session.refresh()
-        self._session.ask_threads()
-
-    def drain(self) -> Iterator[MethodCall]:
-        yield from self._calls(self._session.drain())
-        for end in self._session.ends():
-            if end.problem is not None:
-                raise end.problem
-
-    def drop(self) -> None:
-        self._session.drop(is_lost=False)
-
-    def counters(self) -> dict[str, int]:
-        return {**self._session.unseen(self._seen), **self._session.counters()}
-
-    def close(self) -> None:
-        self._session.close()
-
-    def _calls(self, coming: Iterator[ReportedCall]) -> Iterator[MethodCall]:
-        for call in method_calls(coming, self._session.thread_names):
-            self._seen += 1
+        call = _method_call(reported, names)
+        if call is not None:
             yield call
 
 
-class _Taking(Session, Generic[E]):
-    """Source driven by ``turns``; ``taken`` holds events that are not read yet."""
+def _method_call(
+    reported: ReportedCall, names: Mapping[Thread, str]
+) -> MethodCall | None:
+    event, method = reported.event, reported.method
+    if event.what not in _ENDS or event.start is None:
+        return None
+    has_ended = event.what is not CallEventKind.ENDED
+    return MethodCall(
+        method.full_name,
+        reported.pid,
+        event.stack.tid,
+        names.get(reported.thread, ""),
+        event.stack.fiber,
+        event.depth,
+        event.start,
+        event.duration if has_ended else None,
+        event.cpu_ns,
+        dict(reported.values),
+        method.path,
+        method.line,
+        method.kind is MethodKind.C,
+    )
 
-    seen = 0
 
-    def __init__(self, source: _Source[E]) -> None:
-        self._source = source
-        self.taken: deque[E] = deque()
+class _StartedCalls(Calls, Starting):
+    """A session of calls that starts when it is entered, like ``Trace``."""
 
-    @property
-    def is_over(self) -> bool:
-        return self._source.is_over
-
-    def advance(self, until: float, most: int | None) -> None:
-        for event in self._source.events(max(0.0, until - time.monotonic())):
-            self.taken.append(event)
-            self.seen += 1
-            if self.seen == most:
-                return
+    def _start(self) -> None:
+        self.start()
 
     def refresh(self) -> None:
-        self._source.refresh()
-
-    def finish(self) -> None:
-        """Do nothing: the last events may be too many to collect."""
+        super().refresh()
+        self.ask_threads()
 
 
 class EventStream(Closing, Generic[E]):
@@ -252,27 +130,35 @@ class EventStream(Closing, Generic[E]):
         self,
         subject: Subject,
         limits: Limits,
-        begin: Callable[[Targets], _Source[E]],
+        make: Callable[[Targets, Callable[[E], int]], EventSession[Any]],
     ) -> None:
+        """Prepare a stream.
+
+        Args:
+            subject: The processes.
+            limits: Limits of the stream.
+            make: Returns a session that passes events to the given sink.
+        """
         self._subject = subject
         self._limits = limits
-        self._begin = begin
+        self._make = make
         self._stack = ExitStack()
-        self._source: _Source[E] | None = None
-        self._taking: _Taking[E] | None = None
+        self._session: EventSession[Any] | None = None
+        self._taken: deque[E] = deque()
+        self._has_ended = False
         self._counters: dict[str, int] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the user, one per line. More notes may follow until the end."""
-        return () if self._source is None else tuple(self._source.notes)
+        return () if self._session is None else tuple(self._session.notes)
 
     @property
     def counters(self) -> dict[str, int]:
         """Counts of events that are not in the stream, by name (docs/formats)."""
-        if self._taking is None or self._source is None:
+        if self._has_ended or self._session is None:
             return dict(self._counters)
-        return self._source.counters()
+        return self._session.result_counters()
 
     @property
     def losses(self) -> dict[str, int]:
@@ -286,13 +172,12 @@ class EventStream(Closing, Generic[E]):
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             targets = stack.enter_context(self._subject.opened())
-            source = stack.enter_context(self._begin(targets))
+            self._session = stack.enter_context(self._make(targets, self._take))
             self._stack = stack.pop_all()
-        self._source, self._taking = source, _Taking(source)
         return self
 
     def __iter__(self) -> Iterator[E]:
-        if self._source is not None:
+        if self._session is not None:
             yield from self._events()
             return
         with self:
@@ -306,24 +191,25 @@ class EventStream(Closing, Generic[E]):
             self._stack.close()
 
     def _events(self) -> Iterator[E]:
-        taking, source, most = self._taking, self._source, self._limits.count
-        if taking is None or source is None:
+        session, limits = self._session, self._limits
+        if self._has_ended or session is None:
             return
-        for _ in turns(taking, self._limits):
-            while taking.taken:
-                yield taking.taken.popleft()
-        if taking.seen != most:
-            for event in source.drain():
-                taking.seen += 1
-                if most is None or taking.seen <= most:
-                    yield event
+        for _ in event_turns(session, limits):
+            while self._taken:
+                yield self._taken.popleft()
+        if session.failure is not None and session.seen != limits.count:
+            raise session.failure
         self._end()
 
+    def _take(self, event: E) -> int:
+        self._taken.append(event)
+        return 1
+
     def _end(self) -> None:
-        if self._taking is not None and self._source is not None:
-            self._source.drop()
-            self._counters = self._source.counters()
-            self._taking = None
+        if self._session is not None and not self._has_ended:
+            self._session.drop(is_lost=False)
+            self._counters = self._session.result_counters()
+            self._has_ended = True
 
 
 def trace(
@@ -370,10 +256,12 @@ def trace(
     )
     source = QuerySource(via, backtrace=backtrace)
 
-    def begin(targets: Targets) -> _ProbeSource:
-        return _ProbeSource(tracing_session(targets, words, settings, source))
+    def make(targets: Targets, take: Callable[[Event], int]) -> Trace | Exceptions:
+        session = tracing_session(targets, words, settings, source)
+        session.sink = take
+        return session
 
-    return EventStream(subject, Limits(seconds, count), begin)
+    return EventStream(subject, Limits(seconds, count), make)
 
 
 def calls(
@@ -430,7 +318,14 @@ def calls(
         wait_seconds=subject.wait_seconds,
     )
 
-    def begin(targets: Targets) -> _CallSource:
-        return _CallSource(Calls(targets, settings))
+    def make(targets: Targets, take: Callable[[MethodCall], int]) -> Calls:
+        session = _StartedCalls(targets, settings)
 
-    return EventStream(subject, Limits(seconds, count), begin)
+        def sink(reported: ReportedCall) -> int:
+            call = _method_call(reported, session.thread_names)
+            return 0 if call is None else take(call)
+
+        session.sink = sink
+        return session
+
+    return EventStream(subject, Limits(seconds, count), make)

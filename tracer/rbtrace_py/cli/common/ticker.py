@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rbtrace_py.report.style import Style, can_move
 from rbtrace_py.report.terminal.status import status_line
@@ -23,6 +24,9 @@ _CLEAR = "\r\x1b[2K"
 """Empties the line, including an echoed ^C."""
 
 _SECONDS_BETWEEN = 0.5
+QUIET_SECONDS = 1.0
+"""Seconds without an event before a terminal shows that we wait for one."""
+E = TypeVar("E")
 
 
 class Ticker:
@@ -86,6 +90,35 @@ class Ticker:
         """Clear the line before the final output, including an echoed ^C."""
         self._shown = self.is_on
         self.clear()
+
+
+class QuietTicker(Ticker):
+    """A status line that appears when there was no event for a while.
+
+    Args:
+        what: The activity that the line shows.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "stops", QUIET_SECONDS)
+        self._has_event = False
+        self._since = 0.0
+
+    def tick(self, seconds: float) -> None:
+        """Show the line if it is due; ``seconds`` have passed since the start."""
+        if self._has_event:
+            self._has_event, self._since = False, seconds
+        self(seconds - self._since)
+
+    def before(self, sink: Callable[[E], int]) -> Callable[[E], int]:
+        """Return a sink that clears the line before each event."""
+
+        def cleared(event: E) -> int:
+            self._has_event = True
+            self.clear()
+            return sink(event)
+
+        return cleared
 
 
 def ticker_for(

@@ -12,7 +12,6 @@ from rbtrace_py.aggregate.callfold import CallFold
 from rbtrace_py.aggregate.calls import Thread
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import StackCounts
-from rbtrace_py.session.drive import Session
 from rbtrace_py.session.methods.calls import CallsOptions, TracedCalls
 from rbtrace_py.session.methods.traced_process import InterpretedProcess, hooked
 from rbtrace_py.session.targets.targets import Targets
@@ -20,7 +19,7 @@ from rbtrace_py.session.targets.targets import Targets
 _STEP_SECONDS = 0.1
 
 
-class FoldedCalls(TracedCalls[NoReturn], Session):
+class FoldedCalls(TracedCalls[NoReturn]):
     """A session of folded calls: ``take`` returns them, and ``events`` is empty."""
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
@@ -31,11 +30,6 @@ class FoldedCalls(TracedCalls[NoReturn], Session):
         folded = _Folded(pid, armed)
         self._folds.append(folded)
         return folded
-
-    def advance(self, until: float, most: int | None) -> None:
-        """Fold new events."""
-        for _ in self.events(max(0.0, until - time.monotonic())):
-            pass
 
     def finish(self) -> None:
         """Disarm the hooks, and fold earlier events."""

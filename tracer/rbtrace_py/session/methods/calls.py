@@ -17,6 +17,7 @@ from rbtrace_py.linux.cgroup_limits import memory_room
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.calls import CALL_RECORD_SIZE
 from rbtrace_py.model.switches import Switch
+from rbtrace_py.session.event_session import EventSession
 from rbtrace_py.session.methods.hook_notes import c_calls_hint, hook_notes
 from rbtrace_py.session.methods.hook_session import HookOptions, HookSession
 from rbtrace_py.session.methods.thread_names import ThreadNames
@@ -98,8 +99,8 @@ def ring_sizes(records: int, most: int) -> tuple[int, int]:
     return min(max(most // size, LEAST_STREAMS), MOST_STREAMS), records
 
 
-class TracedCalls(HookSession[TracedProcess[Told]]):
-    """A session of calls: ``start``, ``events`` until it is over, then ``drain``."""
+class TracedCalls(HookSession[TracedProcess[Told]], EventSession[Told]):
+    """A session of calls. ``start`` begins it."""
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
         super().__init__(targets, options, max(options.seconds, HOLD_SECONDS))
@@ -132,7 +133,7 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
         )
 
     def events(self, seconds: float) -> Iterator[Told]:
-        """Yield new events; then wait up to ``seconds`` if no more are in the rings."""
+        """Yield new events; wait up to ``seconds`` after the last ones in the rings."""
         is_behind = False
         for process, traced in list(self._live.items()):
             try:
@@ -151,7 +152,7 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
         """Return the context switches since the last call."""
         return [] if self._switches is None else self._switches.take()
 
-    def stop(self) -> None:
+    def finish(self) -> None:
         """Disarm the hooks; earlier events can still be read."""
         for traced in self._live.values():
             try:
@@ -160,7 +161,10 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
                 traced.armed.ended = traced.armed.ended or error
 
     def drain(self) -> Generator[Told, None, None]:
-        """Disarm the hooks; yield earlier events, and calls that are still open."""
+        """Disarm the hooks; yield earlier events, and calls that are still open.
+
+        If the caller does not consume them all, ``drop`` drops the others.
+        """
         for process in list(self._live):
             yield from self._end(process)
         self._note_untraced()
@@ -170,7 +174,6 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
         return sum(traced.waiting() for traced in self._live.values())
 
     def drop(self, is_lost: bool) -> None:
-        """Disarm the hooks; drop earlier events, as lost ones if ``is_lost``."""
         for process, traced in list(self._live.items()):
             traced.drop(is_lost)
             self._let_go(process)
@@ -187,6 +190,14 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
             for name, number in end.counters.items():
                 found[name] = found.get(name, 0) + number
         return found
+
+    @property
+    def failure(self) -> RbtraceError | None:
+        problems = (end.problem for end in self._ended)
+        return next((problem for problem in problems if problem is not None), None)
+
+    def result_counters(self) -> dict[str, int]:
+        return {**self.unseen(self.seen), **self.counters()}
 
     def close(self) -> None:
         for traced in self._live.values():
@@ -267,8 +278,7 @@ class TracedCalls(HookSession[TracedProcess[Told]]):
             yield from traced.give_up(error) if error else traced.finish()
         except BrokenAgent as broken:
             yield from traced.give_up(broken)
-        finally:
-            self._let_go(process)
+        self._let_go(process)
 
     def _let_go(self, process: Process) -> None:
         traced = self._live[process]

@@ -19,6 +19,7 @@ from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.events import RaiseEvent
 from rbtrace_py.model.probes import Binary, Operand, OperandType, Probe
+from rbtrace_py.session.event_session import EventSession
 from rbtrace_py.session.inside.agent_task import GAP, AgentTask, Record
 from rbtrace_py.session.methods.agent_session import AgentOptions, AgentSession
 from rbtrace_py.session.probes.filters import evaluate, parse_filter
@@ -137,7 +138,7 @@ class ExceptionOptions(AgentOptions):
     filter: str | None = None
 
 
-class Exceptions(AgentSession[AgentTask], Starting):
+class Exceptions(AgentSession[AgentTask], EventSession[RaiseEvent], Starting):
     """A session of exceptions, with the interface of ``Trace``.
 
     Raises:
@@ -251,7 +252,6 @@ class Exceptions(AgentSession[AgentTask], Starting):
         self._note_untraced()
 
     def drain(self) -> Iterator[RaiseEvent]:
-        """Disable the TracePoints; yield earlier events."""
         self.finish()
         yield from self.events(0.0)
 

@@ -121,16 +121,12 @@ class TracedProcess(ABC, Generic[Told]):
         self.stop()
         # A broken process might send events forever.
         left = self._ring.waiting()
-        try:
-            while left > 0:
-                before = self._ring.count
-                yield from self.step()
-                if self._ring.count == before:
-                    break
-                left -= self._ring.count - before
-        except (GeneratorExit, KeyboardInterrupt):
-            self._given_up += self.waiting()
-            raise
+        while left > 0:
+            before = self._ring.count
+            yield from self.step()
+            if self._ring.count == before:
+                break
+            left -= self._ring.count - before
         yield from self.rest()
 
     def give_up(self, error: BrokenAgent) -> Iterator[Told]:

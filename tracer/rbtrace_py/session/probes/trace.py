@@ -10,17 +10,15 @@ from rbtrace_py.bpf.probe_engine import AttachRequest
 from rbtrace_py.model.counters import Counter
 from rbtrace_py.model.events import Event
 from rbtrace_py.model.probes import Probe
+from rbtrace_py.session.event_session import EventSession
 from rbtrace_py.session.probes import select
 from rbtrace_py.session.probes.query import ProbeOptions
 from rbtrace_py.session.probes.session import ProbeSession
 from rbtrace_py.session.targets.targets import Targets
 
 
-class Trace(ProbeSession):
-    """Events in the kernel's order.
-
-    ``events`` yields new events. ``result_counters`` reports losses.
-    """
+class Trace(ProbeSession, EventSession[Event]):
+    """Events in the kernel's order."""
 
     command = "trace"
 
@@ -54,13 +52,11 @@ class Trace(ProbeSession):
         ]
 
     def events(self, seconds: float) -> Iterator[Event]:
-        """Yield new events; wait up to ``seconds`` for the first."""
         self._records.wait(seconds)
         for event, _ in self._records.read():
             yield event
 
     def drain(self) -> Iterator[Event]:
-        """Detach; yield earlier events."""
         self.finish()
         yield from self.events(0.0)
 
