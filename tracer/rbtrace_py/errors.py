@@ -13,6 +13,19 @@ TOO_MUCH_LOST = 5
 """Exit code of a command that lost too much."""
 
 
+def loss_exit_code(shown: int, missing: int, max_percent: float = 50.0) -> int:
+    """Return TOO_MUCH_LOST if a result lacks too many events, else 0.
+
+    Args:
+        shown: Number of events in the result.
+        missing: Number of events that are missing from it.
+        max_percent: Largest acceptable share of missing events. The default accepts as
+            many missing events as shown ones.
+    """
+    is_too_much = 100 * missing > max_percent * (shown + missing)
+    return TOO_MUCH_LOST if is_too_much else 0
+
+
 class RbtraceError(Exception):
     """Base class: ``str(error)`` describes the error, ``hint`` what to do about it."""
 

@@ -34,7 +34,7 @@ from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.ticker import QUIET_SECONDS, QuietTicker, Ticker
 from rbtrace_py.cli.common.writable import WritableFile
-from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
+from rbtrace_py.errors import UsageError, loss_exit_code
 from rbtrace_py.report.file_formats import is_recording_file
 from rbtrace_py.report.json.calls import calls_end_document
 from rbtrace_py.report.style import Style
@@ -45,7 +45,6 @@ from rbtrace_py.session.limits import Limits
 from rbtrace_py.session.methods.calls import (
     RING_RECORDS,
     Calls,
-    CallsEnd,
     CallsOptions,
     TracedCalls,
 )
@@ -209,15 +208,10 @@ def _run(
         said = len(session.notes)
         limits = Limits(options.duration, options.count)
         _write_calls(session, writers, limits, stop)
-        shown = session.seen
         notes = session.notes[said:]
-        if session.options.select and not shown:
+        if session.options.select and not session.seen:
             notes = [*notes, session.hint]
-        unseen = session.unseen(shown)
-        if writers.deleted:
-            unseen["deleted"] = writers.deleted
-        end = _End(shown, session.ends(), unseen, notes)
-        return end.say(writers, options.as_json)
+        return _sum_up(session, writers, notes, options.as_json)
 
 
 def _options(words: tuple[str, ...], options: _Options) -> CallsOptions:
@@ -324,57 +318,38 @@ _FEWER = (
 )
 
 
-class _End:
-    """Summary: calls shown, calls missing, and what remains in the targets."""
+def _sum_up(
+    session: TracedCalls[Any], writers: Writing[Any], notes: list[str], as_json: bool
+) -> int:
+    """Write the summary, and return the exit code.
 
-    def __init__(
-        self, shown: int, ends: list[CallsEnd], unseen: dict[str, int], notes: list[str]
-    ) -> None:
-        self._shown = shown
-        self._ends = ends
-        self._counters = Counter(unseen)
-        self._stays: list[str] = []
-        self._notes = list(notes)
-        for end in ends:
-            self._counters.update(end.counters)
-            self._stays += [f"process {end.pid}: {text}" for text in end.stays]
-            self._notes += [f"process {end.pid}: {text}" for text in end.notes]
+    Raises:
+        RbtraceError: Tracing of a process failed.
+    """
+    shown, ends = session.seen, session.ends()
+    counters = Counter(session.result_counters())
+    if writers.deleted:
+        counters["deleted"] = writers.deleted
+    lost = counters["lost"] + counters["no_stream"] + writers.deleted
+    code = loss_exit_code(shown - writers.deleted, lost)
+    stays = [f"process {end.pid}: {text}" for end in ends for text in end.stays]
+    if as_json:
+        writers.last_words(calls_end_document(shown, counters, stays))
+    else:
+        advice = [_FEWER] if code and counters["lost"] else []
+        own = [f"process {end.pid}: {text}" for end in ends for text in end.notes]
+        lasting = [f"it stays so: {text}" for text in stays]
+        _print_summary(shown, counters, [*advice, *notes, *own, *lasting])
+    if session.failure is not None:
+        raise session.failure
+    return code
 
-    def say(self, writers: Writing[Any], as_json: bool) -> int:
-        """Write the summary and return the exit code.
 
-        Args:
-            writers: Writers of the calls.
-            as_json: True to write the summary as a JSON document.
-
-        Raises:
-            RbtraceError: The trace of a process failed.
-        """
-        if as_json:
-            document = calls_end_document(self._shown, self._counters, self._stays)
-            writers.last_words(document)
-        else:
-            self._write()
-        for end in self._ends:
-            if end.problem is not None:
-                raise end.problem
-        return TOO_MUCH_LOST if self._is_useless else 0
-
-    @property
-    def _is_useless(self) -> bool:
-        """True if more calls are missing than shown."""
-        deleted = self._counters["deleted"]
-        lost = self._counters["lost"] + self._counters["no_stream"] + deleted
-        return lost > self._shown - deleted
-
-    def _write(self) -> None:
-        style = Style.for_stream(sys.stderr)
-        shown = self._shown
-        calls = "1 call" if shown == 1 else f"{format_count(shown)} calls"
-        click.echo(calls, err=True)
-        for line in counter_lines(self._counters, style):
-            click.echo(line, err=True)
-        stays = (f"it stays so: {text}" for text in self._stays)
-        advice = [_FEWER] if self._is_useless and self._counters["lost"] else []
-        for text in [*advice, *self._notes, *stays]:
-            click.echo(wrapped(text, "  ", style), err=True)
+def _print_summary(shown: int, counters: Counter[str], notes: list[str]) -> None:
+    style = Style.for_stream(sys.stderr)
+    calls = "1 call" if shown == 1 else f"{format_count(shown)} calls"
+    click.echo(calls, err=True)
+    for line in counter_lines(counters, style):
+        click.echo(line, err=True)
+    for text in notes:
+        click.echo(wrapped(text, "  ", style), err=True)

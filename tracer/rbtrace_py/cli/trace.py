@@ -19,7 +19,7 @@ from rbtrace_py.cli.common.session_start import attached, enter, say_ended, subj
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.ticker import QuietTicker
-from rbtrace_py.errors import TOO_MUCH_LOST
+from rbtrace_py.errors import loss_exit_code
 from rbtrace_py.model.events import Event
 from rbtrace_py.report.json.serializer import dumps
 from rbtrace_py.report.json.trace import event_document, trace_end_document
@@ -156,4 +156,4 @@ def _end(session: Tracing, output: Output, as_json: bool) -> int:
         style = Style.for_stream(sys.stderr)
         for text in (*counter_lines(rest, style), *cost_lines(cost, style)):
             click.echo(text, err=True)
-    return TOO_MUCH_LOST if counters["lost"] > shown else 0
+    return loss_exit_code(shown, counters["lost"])

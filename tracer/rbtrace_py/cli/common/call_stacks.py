@@ -18,7 +18,7 @@ from rbtrace_py.cli.common.messages import say_note
 from rbtrace_py.cli.common.session_start import attached, start
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.ticker import Ticker
-from rbtrace_py.errors import TOO_MUCH_LOST
+from rbtrace_py.errors import loss_exit_code
 from rbtrace_py.model.recording_meta import Meta
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.notes import counter_lines
@@ -127,9 +127,7 @@ class _Folding:
         for ended in session.ends():
             if isinstance(ended.problem, (HookMismatch, BrokenRecords)):
                 raise ended.problem
-        missing = lost(counters)
-        too_much = 100 * missing > self._options.max_loss * (session.seen + missing)
-        return TOO_MUCH_LOST if missing and too_much else 0
+        return loss_exit_code(session.seen, lost(counters), self._options.max_loss)
 
     def _say(self, counters: dict[str, int]) -> None:
         """Print the number of calls and the losses, without repeating the report."""

@@ -14,7 +14,7 @@ from rbtrace_py.cli.common.output import Output, create, is_pipe, opened
 from rbtrace_py.cli.common.session_start import attached, enter, say_ended, subject
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.ticker import ticker_for
-from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
+from rbtrace_py.errors import UsageError, loss_exit_code
 from rbtrace_py.report.exchange.hlog import HlogWriter
 from rbtrace_py.report.json.results import document
 from rbtrace_py.report.json.serializer import dumps
@@ -86,7 +86,7 @@ def answer(session: CountingSession, limits: Limits, rendering: Rendering) -> in
                 say_note(line.strip())
     if session.hint:
         say_note(session.hint)
-    return TOO_MUCH_LOST if whole.lost > whole.count else 0
+    return loss_exit_code(whole.count, whole.lost)
 
 
 def _lines(result: Result, rendering: Rendering, output: Output) -> Iterable[str]:

@@ -19,7 +19,7 @@ from rbtrace_py.cli.common.output import is_pipe
 from rbtrace_py.cli.common.session_start import attached, say_ended, where
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.ticker import Ticker
-from rbtrace_py.errors import TOO_MUCH_LOST, UsageError
+from rbtrace_py.errors import UsageError, loss_exit_code
 from rbtrace_py.report.style import Style
 from rbtrace_py.report.terminal.weights import (
     NONE_ON_CPU,
@@ -290,8 +290,8 @@ def sum_up(sampling: Sampling, options: LossOptions, is_said: bool = False) -> i
     if not options.silent:
         tell(sampling, is_said)
     check_cost(sampling)
-    too_much = 100 * sampling.statistics.loss > options.max_loss
-    return TOO_MUCH_LOST if too_much else 0
+    own = sampling.statistics
+    return loss_exit_code(own.samples, own.failed, options.max_loss)
 
 
 def tell(sampling: Sampling, is_said: bool = False) -> None:
