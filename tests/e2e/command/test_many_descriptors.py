@@ -55,7 +55,7 @@ def test_calls(start: Callable[..., Target]) -> None:
     with (
         holding(),
         closing(Targets.from_pids([target.pid])) as targets,
-        Calls(targets, options) as session,
+        closing(Calls(targets, options)) as session,
     ):
         session.start()
         # It waits for events and notices the end.

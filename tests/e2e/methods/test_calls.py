@@ -525,7 +525,7 @@ def test_children_without_an_agent_are_counted(
 
 def test_children_without_an_agent_that_come_later(target: Target) -> None:
     targets = Targets.from_pids([target.pid], follow=True)
-    with closing(targets), Calls(targets, CallsOptions()) as session:
+    with closing(targets), closing(Calls(targets, CallsOptions())) as session:
         session.start()
         _, child = target.step("child").split()
         deadline = time.monotonic() + TIMEOUT
@@ -620,7 +620,7 @@ def test_a_second_ctrl_c_drops_what_is_not_written(
 def test_what_is_dropped_is_lost(told: int, target: Target) -> None:
     options = CallsOptions(select=[Selector(owner="Tiny")], ring_records=1 << 19)
     targets = Targets.from_pids([target.pid])
-    with closing(targets), Calls(targets, options) as session:
+    with closing(targets), closing(Calls(targets, options)) as session:
         session.start()
         target.step("burst")
         waiting = session.waiting()

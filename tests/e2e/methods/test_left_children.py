@@ -54,7 +54,7 @@ def session(target: Target, clock: Clock) -> Iterator[Calls]:
     """A session that has given up the shell."""
     with (
         closing(Targets.from_pids([target.pid], follow=True)) as targets,
-        Calls(targets, CallsOptions()) as session,
+        closing(Calls(targets, CallsOptions())) as session,
     ):
         session._clock = clock
         session.start()

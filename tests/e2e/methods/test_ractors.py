@@ -189,7 +189,7 @@ def test_hooks_that_were_silenced_are_heard_again(name: str) -> None:
     """Ruby before 4.0 silences them when it collects a Ractor."""
     with rubies.running(name, "methods/calls.rb") as running:
         targets = Targets.from_pids([running.pid])
-        with closing(targets), Calls(targets, CallsOptions()) as session:
+        with closing(targets), closing(Calls(targets, CallsOptions())) as session:
             session.start()
             running.target.step("brief ractors")
             running.target.step("last")

@@ -316,7 +316,8 @@ def test_a_wait_that_is_stopped(world: World) -> None:
     world.parent(1, NoAgent("none"))
     session = Session(world, wait=True)
     stops = iter((False, True))
-    session.start(lambda: next(stops))
+    session.stop = lambda: next(stops)
+    session.start()
     assert (world.tried, session.pids, session.notes) == ([1], [], [])
 
 

@@ -29,7 +29,7 @@ from rbtrace_py.cli.common.selecting import (
     SelectingOptions,
     attach_first,
 )
-from rbtrace_py.cli.common.session_start import attached, start
+from rbtrace_py.cli.common.session_start import attached, enter, where
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.target_options import target_command
 from rbtrace_py.cli.common.ticker import QUIET_SECONDS, QuietTicker, Ticker
@@ -200,9 +200,9 @@ def _run(
 ) -> int:
     attach_first(session.targets, options)
     with ExitStack() as stack:
-        stack.callback(session.close)
         stop = stack.enter_context(Stop())
-        start(session, stop.is_asked)
+        session.stop = stop.is_asked
+        enter(stack, session, f"an agent in {where(session.targets)}")
         writers = make(session, stack)
         attached(session)
         said = len(session.notes)

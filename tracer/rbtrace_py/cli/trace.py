@@ -88,7 +88,7 @@ def command(targets: Targets, words: tuple[str, ...], options: _Options) -> int:
     need_words(words, "a probe")
     session = _session(targets, words, options)
     with ExitStack() as stack:
-        enter(stack, session)
+        enter(stack, session, subject(session))
         output = stack.enter_context(opened(options.output))
         line = _line(session, output, options)
         stop = stack.enter_context(Stop())

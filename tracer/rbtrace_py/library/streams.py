@@ -13,7 +13,7 @@ from rbtrace_py.aggregate.results import LOSSES
 from rbtrace_py.errors import UsageError
 from rbtrace_py.library.measuring import AgentKeywords
 from rbtrace_py.library.targets import Pids, Subject
-from rbtrace_py.linux.closing import Closing, Starting
+from rbtrace_py.linux.closing import Closing
 from rbtrace_py.model.calls import MethodKind
 from rbtrace_py.model.events import Event
 from rbtrace_py.session.event_session import EventSession, event_turns
@@ -106,11 +106,8 @@ def _method_call(
     )
 
 
-class _StartedCalls(Calls, Starting):
-    """A session of calls that starts when it is entered, like ``Trace``."""
-
-    def _start(self) -> None:
-        self.start()
+class _NamedCalls(Calls):
+    """A session of calls that also learns the names of new threads."""
 
     def refresh(self) -> None:
         super().refresh()
@@ -319,7 +316,7 @@ def calls(
     )
 
     def make(targets: Targets, take: Callable[[MethodCall], int]) -> Calls:
-        session = _StartedCalls(targets, settings)
+        session = _NamedCalls(targets, settings)
 
         def sink(reported: ReportedCall) -> int:
             call = _method_call(reported, session.thread_names)

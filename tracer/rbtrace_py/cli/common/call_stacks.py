@@ -15,7 +15,7 @@ from rbtrace_py.aggregate.stacks import StackCounts
 from rbtrace_py.cli.common import rendering as r
 from rbtrace_py.cli.common.folding_options import FoldingOptions
 from rbtrace_py.cli.common.messages import say_note
-from rbtrace_py.cli.common.session_start import attached, start
+from rbtrace_py.cli.common.session_start import attached, enter, where
 from rbtrace_py.cli.common.stop import Stop
 from rbtrace_py.cli.common.ticker import Ticker
 from rbtrace_py.errors import loss_exit_code
@@ -50,8 +50,9 @@ def fold_calls(
     )
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        session = stack.enter_context(FoldedCalls(targets, settings))
-        start(session, stop.is_asked)
+        session = FoldedCalls(targets, settings)
+        session.stop = stop.is_asked
+        enter(stack, session, f"an agent in {where(targets)}")
         folding = _Folding(session, options, stem())
         session.notes.append("calls: from the agent's hook")
         attached(session)

@@ -55,7 +55,7 @@ def answer(session: CountingSession, limits: Limits, rendering: Rendering) -> in
     """
     with ExitStack() as stack:
         # Overwrite a file only after attaching succeeded.
-        enter(stack, session)
+        enter(stack, session, subject(session))
         output = stack.enter_context(opened(rendering.output))
         hlog = _hlog(stack, session, rendering.hlog)
         stop = stack.enter_context(Stop())

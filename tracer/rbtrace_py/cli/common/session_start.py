@@ -27,41 +27,27 @@ class HasNotes(Protocol):
     def notes(self) -> Sequence[str]: ...
 
 
-class StartableSession(HasTargets, Protocol):
-    """A session whose start may wait for agents."""
-
-    on_wait: Callable[[float], None] | None
-
-    def start(self, stop: Callable[[], bool]) -> None: ...
-
-
-class ProbingSession(HasNotes, HasTargets, Protocol):
+class StartingSession(HasTargets, Protocol):
     """A session that attaches when it is entered."""
 
-    words: tuple[str, ...]
     on_wait: Callable[[float], None] | None
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exception: Any) -> None: ...
 
 
-def enter(stack: ExitStack, session: ProbingSession) -> None:
-    """Attach a session; show a status line while it waits for a probe."""
-    ticker = ticker_for(session, f"waiting for {subject(session)}", "stops", quiet=1.0)
+class ProbingSession(HasTargets, Protocol):
+    """A session of probes, or of our words."""
+
+    words: tuple[str, ...]
+
+
+def enter(stack: ExitStack, session: StartingSession, what: str) -> None:
+    """Attach a session; show a status line while it waits for ``what``."""
+    ticker = ticker_for(session, f"waiting for {what}", "stops", quiet=1.0)
     session.on_wait = ticker
     try:
         stack.enter_context(session)
-    finally:
-        ticker.clear()
-
-
-def start(session: StartableSession, stop: Callable[[], bool]) -> None:
-    """Start a session; show a status line while it waits for an agent."""
-    what = f"waiting for an agent in {where(session.targets)}"
-    ticker = ticker_for(session, what, "stops", quiet=1.0)
-    session.on_wait = ticker
-    try:
-        session.start(stop)
     finally:
         ticker.clear()
 

@@ -16,7 +16,7 @@ from rbtrace_py.agent.client import AnotherProgram
 from rbtrace_py.agent.place import ENDED_BEFORE, HOW_TO_LOAD, NoAgent
 from rbtrace_py.agent.starting import HOLD_SECONDS, begun_before
 from rbtrace_py.errors import NoSuchTarget, RbtraceError
-from rbtrace_py.linux.closing import Closing
+from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.session.targets.confirmation import NotConfirmed
 from rbtrace_py.session.targets.notes import Notes, skipped
@@ -72,7 +72,7 @@ class _Untraced:
         return True
 
 
-class AgentSession(Closing, Generic[Traced]):
+class AgentSession(Starting, Generic[Traced]):
     """A session that traces processes through their agents.
 
     A subclass implements ``_join``, which starts tracing one process and passes the
@@ -87,6 +87,8 @@ class AgentSession(Closing, Generic[Traced]):
     Attributes:
         notes: Notes for the user, one per line; more may follow until the end.
         on_wait: Called while ``start`` waits for agents, with the seconds so far.
+        stop: Called between attempts of ``start``; if it returns True, nothing more is
+            traced.
         late: Number of children whose first events are missing.
         hung_up: Number of processes that outlived their agent's connection.
     """
@@ -101,6 +103,7 @@ class AgentSession(Closing, Generic[Traced]):
         self.targets = targets
         self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None
+        self.stop: Callable[[], bool] = lambda: False
         self.late = self.hung_up = 0
         self._wait_options = options
         self._clock = clock
@@ -118,11 +121,11 @@ class AgentSession(Closing, Generic[Traced]):
     def _join(self, process: Process) -> None:
         """Start tracing a process; raise NoAgent or another RbtraceError on failure."""
 
-    def start(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Start tracing; first wait for agents if the options ask for it.
+    def _start(self) -> None:
+        self.start()
 
-        Args:
-            stop: Called between attempts; if it returns True, nothing more is traced.
+    def start(self) -> None:
+        """Start tracing; first wait for agents if the options ask for it.
 
         Raises:
             NoAgent: A chosen process has no agent, and no child is traced instead.
@@ -131,7 +134,7 @@ class AgentSession(Closing, Generic[Traced]):
                 NotConfirmed for any process.
         """
         began = time.monotonic()
-        while not stop():
+        while not self.stop():
             waited = time.monotonic() - began
             # List children first: a later list would lack a COMMAND that exits at once.
             children = filter(self.targets.has_joined, self.targets.alive())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -100,7 +100,7 @@ def ring_sizes(records: int, most: int) -> tuple[int, int]:
 
 
 class TracedCalls(HookSession[TracedProcess[Told]], EventSession[Told]):
-    """A session of calls. ``start`` begins it."""
+    """A session of calls."""
 
     def __init__(self, targets: Targets, options: CallsOptions) -> None:
         super().__init__(targets, options, max(options.seconds, HOLD_SECONDS))
@@ -116,10 +116,10 @@ class TracedCalls(HookSession[TracedProcess[Told]], EventSession[Told]):
         c_calls = "" if self.options.c_calls else c_calls_hint(self._natives)
         return f"no selected method was called{slow}{c_calls}"
 
-    def start(self, stop: Callable[[], bool] = lambda: False) -> None:
+    def start(self) -> None:
         if self.options.switches:
             self._watch_switches()
-        super().start(stop)
+        super().start()
 
     @property
     def thread_names(self) -> Mapping[Thread, str]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from rbtrace_py.agent.client import AgentError
 from rbtrace_py.agent.protocol import MalformedAnswer
 from rbtrace_py.errors import RbtraceError
-from rbtrace_py.linux.closing import Starting
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.events import RaiseEvent
 from rbtrace_py.model.probes import Binary, Operand, OperandType, Probe
@@ -138,7 +137,7 @@ class ExceptionOptions(AgentOptions):
     filter: str | None = None
 
 
-class Exceptions(AgentSession[AgentTask], EventSession[RaiseEvent], Starting):
+class Exceptions(AgentSession[AgentTask], EventSession[RaiseEvent]):
     """A session of exceptions, with the interface of ``Trace``.
 
     Raises:
