@@ -61,7 +61,7 @@ class TooManyTasks(RbtraceError):
     """The limit of processes and threads is reached."""
 
     def __init__(self) -> None:
-        super().__init__("no further process or thread may be started here", TASKS_HINT)
+        super().__init__("cannot start another process or thread", TASKS_HINT)
 
 
 class UsageError(RbtraceError):

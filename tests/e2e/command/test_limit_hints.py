@@ -84,7 +84,7 @@ def test_our_processes(
     finally:
         ruby.close()
     assert "Traceback" not in done.stderr
-    assert "no further process or thread may be started here" in done.stderr
+    assert "cannot start another process or thread" in done.stderr
     assert "pids.max" in done.stderr
     assert (done.stdout, done.returncode) == ("", 1)
 

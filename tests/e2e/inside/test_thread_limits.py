@@ -93,6 +93,6 @@ def test_attach_refuses_at_once(limit: Limit) -> None:
         assert target.step("threads") == "1"
     finally:
         target.close()
-    assert "its cgroup lets it start 0 more threads of 3" in " ".join(err.split())
+    assert "allows 0 more threads; the agent needs 3" in " ".join(err.split())
     assert names_the_limits(err)
     assert (out, code) == ("", 1)

@@ -226,9 +226,9 @@ BAD = {
     "--timeline and --exemplars 0": (
         *("--slower-than", "5", "--timeline", "slow.pftrace", "--exemplars", "0"),
     ),
-    "no format has this extension": ("--slower-than", "5", "--stacks", "o.xyz"),
-    "no report has the format png": ("--slower-than", "5", "--stacks", "o.png"),
-    "cannot be a recording": ("--slower-than", "5", "--stacks", "o.rbrec"),
+    "unknown extension": ("--slower-than", "5", "--stacks", "o.xyz"),
+    "unknown format: png": ("--slower-than", "5", "--stacks", "o.png"),
+    "cannot write a recording": ("--slower-than", "5", "--stacks", "o.rbrec"),
     "-m and --slower-than": ("--slower-than", "5", "-m", "Requests#"),
     "--interval and --slower-than": ("--slower-than", "5", "-i", "1"),
     "--rate above 10000 and --slower-than": ("--slower-than", "5", "-r", "20000"),

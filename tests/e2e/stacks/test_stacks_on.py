@@ -373,18 +373,18 @@ def test_a_recording(verb: str, target: Target, trace: TRACE, tmp_path: Path) ->
 
 WRONG = {
     ("--on", "shop:sould"): (4, "no probe matches shop:sould"),
-    ("--on", "uprobe:libc"): (2, "uprobe:libc names no function"),
+    ("--on", "uprobe:libc"): (2, "uprobe:libc does not name a function"),
     ("--on", "uprobe:libnone:f"): (4, "the process has mapped no file libnone"),
     ("--on", "uprobe:libc:getppit"): (4, "has no function getppit"),
     ("--on", "uprobe:libc:memcpy"): (1, "memcpy cannot be probed"),
-    ("--on", "tracepoint:sched"): (2, "tracepoint:sched names no tracepoint"),
+    ("--on", "tracepoint:sched"): (2, "tracepoint:sched does not name a tracepoint"),
     ("--on", "tracepoint:shed:sched_switch"): (4, "no tracepoint category shed"),
     ("--on", "tracepoint:sched:swich"): (4, "no tracepoint swich in sched"),
     ("--on", "syscall:writ"): (4, "no system call writ"),
     ("--on", "shop:sold", "--weight", "size"): (2, "shop:sold has no argument size"),
-    ("--on", "shop:sold", "--weight", "name"): (2, "name is no integer"),
+    ("--on", "shop:sold", "--weight", "name"): (2, "name is not an integer"),
     ("--on", "uprobe:libc:umask", "--weight", "arg9"): (2, "no argument arg9"),
-    ("--on", "syscall:write", "--weight", "buf"): (2, "has no integer buf"),
+    ("--on", "syscall:write", "--weight", "buf"): (2, "has no integer field buf"),
     ("--on", "shop:sold", "--mode", "wall"): (2, "--on and --mode"),
     ("--on", "shop:sold", "--rate", "10"): (2, "--on and --rate"),
     ("--on", "shop:sold", "--pause"): (2, "--on and --pause"),
@@ -395,7 +395,7 @@ WRONG = {
     ("--on", "shop:sold", "--unit", "ns"): (2, "--unit needs --on and --weight"),
     ("--unit", "bytes"): (2, "--unit needs --on and --weight"),
     ("--weight", "cents"): (2, "--weight needs --on or --calls"),
-    ("--calls", "--weight", "cents"): (2, "--calls has no weight cents"),
+    ("--calls", "--weight", "cents"): (2, "unknown weight for --calls: cents"),
 }
 
 

@@ -90,7 +90,7 @@ def test_numbers_have_bounds() -> None:
 def test_a_block_of_nothing(place: tuple[int, int, int]) -> None:
     data = make_data(HookMode.TABLE)
     made.put_block(data, 1, place, [0] * 64)
-    with pytest.raises(BrokenAgent, match="in no histogram"):
+    with pytest.raises(BrokenAgent, match="without a histogram"):
         rows(data)
 
 

@@ -169,7 +169,7 @@ def test_files_named_after_the_recording(folder: Path, name: str, file: str) -> 
     again = report("one.rbrec", "--format", name, folder=folder)
     assert again.returncode == 1
     assert again.stderr == (
-        f"rbtrace-py: {file} is there already\n  Name a file with -o\n"
+        f"rbtrace-py: {file} already exists\n  Name a file with -o\n"
     )
     assert b"Tea" in (gzip.decompress if name == "pprof" else bytes)(
         (folder / file).read_bytes()

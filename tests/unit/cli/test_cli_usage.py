@@ -59,7 +59,10 @@ PID = str(os.getpid())
         (("doctor", f"{PID},1"), "one process at a time"),
         (("count", "--ps", "(", "x"), "in the regular expression '('"),
         (("count", "--ps", "x", "y", "--", "true"), "cannot be combined"),
-        (("count", "12", "y", "--ps", "x"), "--ps already names the target: 12 is one"),
+        (
+            ("count", "12", "y", "--ps", "x"),
+            "--ps already names the target; unexpected 12",
+        ),
         (("probes", "12,13", "--", "true"), "-- COMMAND already names the target"),
         (("count", "x", "--"), "no command after --"),
         (("--",), "no command after --"),
@@ -139,7 +142,7 @@ def test_a_target_is_named_once(command: str, say: Callable) -> None:
     said = say(command, "--ps", "ruby", str(PID))
     assert said.code == 2
     assert said.err.splitlines() == [
-        f"rbtrace-py: --ps already names the target: {PID} is one too many",
+        f"rbtrace-py: --ps already names the target; unexpected {PID}",
         "  Name the target once",
     ]
 

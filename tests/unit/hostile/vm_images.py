@@ -95,7 +95,7 @@ class Image:
         """Read as ProcessMemory does: exactly ``size`` bytes, or UnreadableMemory."""
         self.reads += 1
         if not 0 <= size <= LARGEST_READ or not 0 <= address < 1 << 64:
-            raise UnreadableMemory("an address or a size that cannot be")
+            raise UnreadableMemory("invalid address or size")
         self.bytes += size
         place = bisect_right(self.starts, address) - 1
         if place >= 0:
@@ -122,7 +122,7 @@ class Image:
     def gather(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Gather as ProcessMemory does."""
         if len(ranges) > 1024 or sum(size for _, size in ranges) > LARGEST_READ:
-            raise UnreadableMemory("more than is read at once")
+            raise UnreadableMemory("cannot read so much at once")
         return [self.read(address, size) for address, size in ranges]
 
     def words(self) -> list[tuple[bytearray, int]]:

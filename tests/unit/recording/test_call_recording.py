@@ -309,9 +309,9 @@ def test_anything_in_its_blocks(tmp_path: Path) -> None:
     [
         (
             struct.pack("<IqIBBI", 1, 5, 9, int(SwitchKind.ON), 0, 0),
-            "a thread that is not",
+            "a sample of a missing thread",
         ),
-        (struct.pack("<IqIBB", 1, 5, 9, int(SwitchKind.ON), 0), "a table that is cut"),
+        (struct.pack("<IqIBB", 1, 5, 9, int(SwitchKind.ON), 0), "a truncated table"),
         (b"", "without a count"),
     ],
 )

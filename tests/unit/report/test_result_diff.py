@@ -206,7 +206,7 @@ def test_what_is_none_is_said(tmp_path: Path, text: str) -> None:
 def test_codes_of_histograms() -> None:
     assert decode(encode(OLD)) == OLD
     assert decode(encode(Histogram({}))) == Histogram({})
-    with pytest.raises(ValueError, match="no histogram"):
+    with pytest.raises(ValueError, match="invalid histogram"):
         decode("no base64")
 
 

@@ -481,7 +481,7 @@ def test_the_names_of_formats() -> None:
         "readable",
         "json",
     ]
-    with pytest.raises(UsageError, match="no format 'svg'"):
+    with pytest.raises(UsageError, match="unknown format: svg"):
         format_named("svg")
 
 

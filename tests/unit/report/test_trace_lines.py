@@ -178,19 +178,19 @@ def test_hostile_comm_is_escaped() -> None:
     [
         (
             "{size}",
-            "no field 'size' for the template",
+            "unknown field in the template: 'size'",
             "Use one of time, pid, tid, comm, probe, provider, arguments, "
             "id, ok, ratio, sku, status",
         ),
-        ("{id.real}", "no field 'id.real' for the template", None),
-        ("{id!r}", "no field 'id!r' for the template", None),
-        ("{}", "no field '' for the template", None),
+        ("{id.real}", "unknown field in the template: 'id.real'", None),
+        ("{id!r}", "unknown field in the template: 'id!r'", None),
+        ("{}", "unknown field in the template: ''", None),
         (
             "{id",
-            "a single '{' in the template",
+            "unmatched '{' in the template",
             "Write {{ for '{', and names as {name}",
         ),
-        ("id}", "a single '}' in the template", None),
+        ("id}", "unmatched '}' in the template", None),
     ],
 )
 def test_wrong_template(text: str, message: str, hint: str | None) -> None:

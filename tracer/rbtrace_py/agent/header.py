@@ -157,7 +157,7 @@ def parse_header(data: bytes, size: int) -> Header:
     if mode > max(HookMode) or clock > max(TicksOf):
         raise BrokenAgent("the agent's memory has an unknown mode or clock")
     if ring_records & (ring_records - 1):
-        raise BrokenAgent(f"a ring of the agent's has {ring_records} records")
+        raise BrokenAgent(f"a ring of the agent has {ring_records} records")
     if rings_at and record_size % 8:
         raise BrokenAgent("the agent's memory has unaligned records")
     if places_at and digits not in BUCKETS:

@@ -81,7 +81,7 @@ def denied(process: Process, has_proved: bool) -> NotPermitted:
     if has_proved:
         return NotPermitted(
             f"another process relays messages to the agent in {process.pid}",
-            "Find it, as it runs as the same user, and remove its socket",
+            "Find that process of the same user, and remove its socket",
         )
     reason = explain_denied(process.pid)
     return NotPermitted(

@@ -146,7 +146,7 @@ def pack_request(number: int, arguments: Map) -> bytes:
     if len(body) > MAX_REQUEST:
         raise UsageError(
             f"a request of {len(body)} bytes is too long for the agent",
-            f"Have the process load a file: the limit is {MAX_REQUEST} bytes",
+            f"Load a file in the process instead: the limit is {MAX_REQUEST} bytes",
         )
     if len(body) <= MAX_PAYLOAD:
         return _frame(FrameType.REQUEST, 0, number, body)

@@ -145,8 +145,8 @@ def _check_room(process: Process) -> None:
     if room is not None and room < _LEAST_ROOM:
         raise refuse(
             process,
-            f"{room >> 10:,} KiB of memory are free for it, of {_LEAST_ROOM >> 10:,};"
-            " the kernel may kill it where loading the agent takes more than there is",
+            f"only {room >> 10:,} KiB of memory are available to it; loading the agent"
+            f" may need {_LEAST_ROOM >> 10:,}, and the kernel may kill it",
             "Raise the limit of its cgroup (memory.max), or free memory",
         )
 
@@ -155,8 +155,8 @@ def _check_threads(process: Process) -> None:
     room = thread_room(process)
     if room is not None and room < _LEAST_THREADS:
         raise Refused(
-            f"will not attach to process {process.pid}: its cgroup lets it start"
-            f" {room} more threads of {_LEAST_THREADS}",
+            f"will not attach to process {process.pid}: its cgroup allows"
+            f" {room} more threads; the agent needs {_LEAST_THREADS}",
             TASKS_HINT,
         )
 

@@ -203,7 +203,7 @@ class SharedMemory(Closing):
             ("streams", streams, header.streams.capacity),
         ):
             if number > most:
-                raise BrokenAgent(f"the agent's memory says {number} {name} of {most}")
+                raise BrokenAgent(f"the agent's memory has {number} of {most} {name}")
         known = Condition(conditions & sum(Condition))
         armed = state == 1
         return Counters(armed, methods, blocks, streams, known, mismatch, *rest)
@@ -240,7 +240,7 @@ class SharedMemory(Closing):
             BrokenAgent: ``count`` exceeds the ring's size.
         """
         if not 0 <= count <= self.header.ring_records:
-            raise BrokenAgent(f"a ring of the agent's does not hold {count} records")
+            raise BrokenAgent(f"a ring of the agent does not hold {count} records")
         start = self.header.rings.place(stream)
         size = self.record_size
         at = first & (self.header.ring_records - 1)
@@ -273,7 +273,7 @@ class SharedMemory(Closing):
             method, part, level = place
             most = self.header.methods.capacity
             if method >= most or part >= parts or level >= LEVELS:
-                raise BrokenAgent("the agent's memory has a block in no histogram")
+                raise BrokenAgent("the agent's memory has a block without a histogram")
             yield method, part, level
 
     def counts(self, block: int) -> tuple[int, ...]:
@@ -332,7 +332,7 @@ def _map(fd: int, most: int, access: int) -> mmap.mmap:
             raise BrokenAgent("the agent's memory is not sealed")
         # An access to a missing huge page would fail.
         if os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
-            raise BrokenAgent("the agent's memory is not of ordinary pages")
+            raise BrokenAgent("the agent's memory has pages of another size")
         size = os.fstat(fd).st_size
         if not _LINE <= size <= most:
             raise BrokenAgent(f"the agent's memory has {size} bytes")

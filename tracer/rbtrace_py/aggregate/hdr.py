@@ -41,7 +41,7 @@ def decode(text: str) -> Histogram:
     try:
         decoder = HdrHistogram.decode(text.encode("ascii"))
     except Exception as error:  # the library raises what it likes
-        raise ValueError(f"no histogram: {error}") from error
+        raise ValueError(f"invalid histogram: {error}") from error
     digits = 2 if decoder.significant_figures == 2 else 3
     counts: Counter[int] = Counter()
     for item in decoder.get_recorded_iterator():
@@ -57,6 +57,6 @@ def _check_size(text: str) -> None:
         unpacker = zlib.decompressobj()
         unpacker.decompress(packed, _MAX_UNPACKED)
     except (ValueError, zlib.error) as error:
-        raise ValueError(f"no histogram: {error}") from error
+        raise ValueError(f"invalid histogram: {error}") from error
     if not unpacker.eof:
-        raise ValueError("no histogram: it is cut, or too large")
+        raise ValueError("invalid histogram: truncated or too large")

@@ -158,7 +158,7 @@ def _numbers() -> dict[str, int]:
     btf = Btf.load()
     size = btf.size("upid")
     if size is None:
-        raise NoBtf("the kernel's BTF does not say what upid is")
+        raise NoBtf("the kernel's BTF lacks upid")
     return {"NUMBER_SIZE": size, **btf.known_offsets(_OFFSETS)}
 
 

@@ -112,7 +112,7 @@ def _check_calls(options: _Options) -> None:
     if weight is not None and not (options.calls or options.on):
         raise UsageError("--weight needs --on or --calls")
     if options.calls and weight not in (None, "time", "calls"):
-        raise UsageError(f"--calls has no weight {weight}", "Use time or calls")
+        raise UsageError(f"unknown weight for --calls: {weight}", "Use time or calls")
 
 
 class _Counting:

@@ -141,7 +141,7 @@ class Measurement(Closing, Generic[R]):
 
     def __enter__(self) -> Measurement[R]:
         if self._session is not None:
-            raise UsageError("a measurement can be entered only once", "Make another")
+            raise UsageError("a measurement can be entered only once", "Create another")
         with ExitStack() as stack:
             targets = stack.enter_context(self._subject.opened())
             self._session = stack.enter_context(self._make(targets))
@@ -216,7 +216,7 @@ class Measurement(Closing, Generic[R]):
 
     def _begun(self) -> CountingSession:
         if self._session is None:
-            raise UsageError("the measurement has not begun", "Use it in `with`")
+            raise UsageError("the measurement has not begun", "Use a `with` statement")
         return self._session
 
     def _finish(self) -> R:

@@ -75,7 +75,7 @@ def attach(
     """
     modes = [one.value for one in MEMORY_MODES]
     if mode not in modes:
-        raise UsageError(f"no mode {mode!r}", f"Use one of {', '.join(modes)}")
+        raise UsageError(f"unknown mode: {mode}", f"Use one of {', '.join(modes)}")
     options = SamplingOptions(rate, SamplingMode(mode), idle, pause, ruby_version)
     return Sampler(Targets.from_pids(pid_list(pids), subprocesses), options)
 

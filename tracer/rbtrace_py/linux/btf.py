@@ -99,7 +99,7 @@ class Btf:
             offsets = (self.offset(path) for path in paths)
             offset = next((one for one in offsets if one is not None), None)
             if offset is None:
-                raise NoBtf(f"the kernel's BTF does not say what {paths[0]} is")
+                raise NoBtf(f"the kernel's BTF lacks {paths[0]}")
             found[name] = offset
         return found
 
@@ -208,7 +208,7 @@ def _split(data: bytes) -> tuple[array[int], bytes]:
         data
     )
     if magic != _MAGIC:
-        raise NoBtf("the kernel's BTF is not BTF of this byte order")
+        raise NoBtf("the kernel's BTF has a wrong magic number")
     type_at, string_at = type_at + head, string_at + head
     if max(type_at + type_size, string_at + string_size) > len(data) or type_size % 4:
         raise NoBtf("the kernel's BTF is truncated")

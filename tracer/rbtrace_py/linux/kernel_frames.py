@@ -114,7 +114,7 @@ class KernelSymbols:
         except OSError as error:
             raise _hidden(f"{_SYMBOLS}: {error.strerror}") from error
         if not is_shown:
-            raise _hidden("it shows no addresses")
+            raise _hidden("their addresses are hidden")
 
     @cached_property
     def _table(self) -> tuple[array[int], list[bytes]]:
@@ -140,7 +140,7 @@ class KernelSymbols:
 
 def _hidden(why: str) -> NotPermitted:
     return NotPermitted(
-        f"the kernel does not name its functions: {why}",
+        f"cannot read the names of kernel functions: {why}",
         "Run as root or with CAP_SYSLOG, where kernel.kptr_restrict is 0 or 1: `sysctl"
         " kernel.kptr_restrict`",
         root_helps=True,

@@ -70,7 +70,7 @@ class _Plan:
 
 
 def _impossible() -> UnreadableMemory:
-    return UnreadableMemory("an address or a size that cannot be")
+    return UnreadableMemory("invalid address or size")
 
 
 def gathered(
@@ -150,13 +150,13 @@ class ProcessMemory:
 
     def _plan(self, ranges: Sequence[tuple[int, int]]) -> _Plan:
         if len(ranges) > _MOST_RANGES:
-            raise UnreadableMemory(f"{len(ranges)} places at once")
+            raise UnreadableMemory(f"cannot read {len(ranges)} places at once")
         self._check(sum(pair[1] for pair in ranges))
         return _Plan(ranges, self._buffer_at)
 
     def _check(self, size: int) -> None:
         if size > LARGEST_READ or size < 0:
-            raise UnreadableMemory(f"{size} bytes at once are more than is read")
+            raise UnreadableMemory(f"cannot read {size} bytes at once")
         if size > self._room:
             self._reserve(size)
 
@@ -180,7 +180,7 @@ class ProcessMemory:
             return explain_denied(self.pid, "the memory")
         if code == errno.ENOSYS:
             return NotPermitted(
-                "process_vm_readv is not there",
+                "process_vm_readv is not available",
                 "Run outside the sandbox that forbids it, or on another kernel",
             )
         places = ", ".join(f"{size} bytes at {at:#x}" for at, size in ranges[:4])

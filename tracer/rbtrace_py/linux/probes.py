@@ -167,7 +167,7 @@ def _problems(binary: Binary, found: ElfNotes) -> Iterator[Problem]:
     if found.malformed:
         yield Problem(binary.path, f"{found.malformed} malformed notes")
     if found.truncated:
-        yield Problem(binary.path, "more notes than are read")
+        yield Problem(binary.path, "too many notes")
 
 
 def _probe(

@@ -139,7 +139,7 @@ def _payload(stored: bytes, flags: int, size: int) -> bytes:
         raise Damaged("a block with unknown flags")
     payload = _inflated(stored, size) if flags & _COMPRESSED else stored
     if len(payload) != size:
-        raise Damaged("a block of another size than it says")
+        raise Damaged("a block of the wrong size")
     return payload
 
 
@@ -200,7 +200,7 @@ def unpack_columns(typecodes: str, payload: bytes) -> tuple[list[array[int]], by
         column = array(code)
         end = at + count * column.itemsize
         if end > len(payload):
-            raise Damaged("a table that is cut")
+            raise Damaged("a truncated table")
         column.frombytes(payload[at:end])
         if sys.byteorder == "big":
             column.byteswap()

@@ -144,14 +144,14 @@ def decode_records(payload: bytes, record_size: int) -> RingStep:
     _, count, complete = _RECORDS.unpack_from(payload)
     at = _RECORDS.size + count * _PART.size
     if at > len(payload):
-        raise Damaged("records of streams that are not there")
+        raise Damaged("records of missing streams")
     parts = []
     for stream, records in _PART.iter_unpack(payload[_RECORDS.size : at]):
         end = at + records * record_size
         parts.append((stream, payload[at:end]))
         at = end
     if at != len(payload):
-        raise Damaged("other records than it says")
+        raise Damaged("records that differ from their description")
     return RingStep(complete, parts)
 
 
@@ -159,7 +159,7 @@ def _number(value: object, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise Damaged("a process without a number")
     if not least <= value < 1 << 64:
-        raise Damaged("a process with a number that cannot be")
+        raise Damaged("a process with a number out of range")
     return value
 
 
@@ -172,14 +172,14 @@ def _numbers(value: object, count: int) -> list[int]:
 def _scale(value: object) -> TickScale:
     scale = TickScale(*_numbers(value, 4))
     if not scale.ticks or not scale.ns:
-        raise Damaged("a clock that stands still")
+        raise Damaged("a clock that does not advance")
     return scale
 
 
 def _record_size(value: object) -> int:
     size = _number(value)
     if not CALL_RECORD_SIZE <= size <= MOST_RECORD:
-        raise Damaged("records of a size that cannot be")
+        raise Damaged("records of an invalid size")
     return size
 
 

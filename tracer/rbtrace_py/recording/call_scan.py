@@ -91,7 +91,7 @@ class CallsScan:
         try:
             return self.processes[number]
         except KeyError:
-            raise Damaged("a process that is not there") from None
+            raise Damaged("an unknown process") from None
 
 
 def check_version(path: Path, name: str) -> None:
@@ -160,7 +160,7 @@ def method_of(tables: TablesReader, stack: int) -> CalledMethod:
     """Return the method that a stack of one frame represents; raises Damaged."""
     frames = tables.stack(stack).frames
     if len(frames) != 1:
-        raise Damaged("a call of what is no method")
+        raise Damaged("a call of an unknown method")
     (frame,) = frames
     kind = _METHOD_KINDS.get(frame.kind, MethodKind.RUBY)
     return CalledMethod(kind, None, False, frame.name, frame.path or None, frame.line)

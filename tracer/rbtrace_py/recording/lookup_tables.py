@@ -192,7 +192,7 @@ class TablesReader:
         self._text += len(data)
         ends = list(accumulate(lengths, initial=0))
         if ends[-1] != len(data) or self._text > MAX_TEXT:
-            raise Damaged("strings of another length")
+            raise Damaged("strings of the wrong length")
         _check_room(self._strings, lengths)
         for start, end in pairwise(ends):
             text = data[start:end].decode("utf-8", "replace")
@@ -214,7 +214,7 @@ class TablesReader:
                     )
                 )
         except IndexError:
-            raise Damaged("a frame with a string that is not there") from None
+            raise Damaged("a frame with a missing string") from None
 
     def _add_stacks(self, payload: bytes) -> None:
         (distances, leaves), _ = unpack_columns(STACK_COLUMNS, payload)
@@ -222,7 +222,7 @@ class TablesReader:
         for distance, leaf in zip(distances, leaves, strict=True):
             number = len(self._parents)
             if not 0 < distance <= number or leaf >= len(self._frames):
-                raise Damaged("a stack of what is not there")
+                raise Damaged("a stack of missing frames")
             depth = self._depths[number - distance] + 1
             if depth > MAX_DEPTH:
                 raise Damaged("a stack that is too deep")
@@ -235,7 +235,7 @@ class TablesReader:
         _check_room(self._threads, columns[0])
         for pid, tid, address, name, ractor, main in zip(*columns, strict=True):
             if name >= len(self._strings):
-                raise Damaged("a thread with a name that is not there")
+                raise Damaged("a thread with a missing name")
             self._threads.append(
                 RubyThread(
                     pid, tid or None, address, self._strings[name], ractor, bool(main)
@@ -252,7 +252,7 @@ class TablesReader:
         try:
             return self._threads[number]
         except IndexError:
-            raise Damaged("a sample of a thread that is not there") from None
+            raise Damaged("a sample of a missing thread") from None
 
     def stack(self, number: int) -> Stack:
         """Return the stack of a number: the same object, unless evicted meanwhile."""
@@ -260,7 +260,7 @@ class TablesReader:
         if known is not None:
             return known
         if number >= len(self._parents):
-            raise Damaged("a sample of a stack that is not there")
+            raise Damaged("a sample of a missing stack")
         if self._kept > _STACKS_KEPT:
             self._stacks.clear()
             self._kept = 0

@@ -94,9 +94,9 @@ def load_json(payload: bytes) -> dict[str, object]:
     try:
         document = json.loads(payload, parse_int=_integer)
     except (ValueError, RecursionError):
-        raise Damaged("a description that is no JSON") from None
+        raise Damaged("a description that is not JSON") from None
     if not isinstance(document, dict):
-        raise Damaged("a description of another kind")
+        raise Damaged("a description of an unknown kind")
     return document
 
 

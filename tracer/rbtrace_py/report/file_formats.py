@@ -42,7 +42,7 @@ def format_of_file(path: str | None) -> str | None:
             return format_
     if name.endswith(_OF_OTHERS):
         raise UsageError(
-            f"{path}: no report has the format {name.rpartition('.')[2]}",
+            f"unknown format: {name.rpartition('.')[2]}",
             "Name the file .txt or .json; stacks also .svg (a flame graph, for a"
             " browser), .pb.gz, .callgrind, .folded or .rbrec",
         )

@@ -133,5 +133,5 @@ def format_named(name: str) -> Format:
         UsageError: The format is unknown.
     """
     if name not in FORMATS:
-        raise UsageError(f"no format {name!r}", f"Use one of {', '.join(FORMATS)}")
+        raise UsageError(f"unknown format: {name}", f"Use one of {', '.join(FORMATS)}")
     return FORMATS[name]

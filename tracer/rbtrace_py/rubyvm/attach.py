@@ -259,6 +259,6 @@ def _refuse_zjit(
         is_on = read_word(memory, zjit.address) != 0
     if is_on:
         raise UnknownRuby(
-            f"{path} may run ZJIT, whose frames are of an unknown form here",
+            f"{path} may run ZJIT, whose frames have an unknown layout",
             "Run it without --zjit, or use a newer rbtrace-py",
         )

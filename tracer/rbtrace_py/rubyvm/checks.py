@@ -149,7 +149,7 @@ class _Checks:
                     check=check.__name__,
                 )
             except UnreadableMemory as error:
-                reason = f"it leads to memory that is not there ({error})"
+                reason = f"it points to missing memory ({error})"
                 return Contradiction(
                     reason,
                     frozenset(self.used),

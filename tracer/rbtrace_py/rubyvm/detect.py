@@ -76,7 +76,7 @@ class Ruby(Closing):
         self.elf = elf
         bias = load_bias(elf, file.mappings)
         if bias is None:
-            raise BadElf("the file is not mapped as its headers say")
+            raise BadElf("the file's mapping contradicts its headers")
         self.bias = bias
         self.symbols = SymbolTable(elf)
         self.data = tuple(_writable(file.file, all_mappings))

@@ -98,7 +98,7 @@ class Threads:
                 if thread is not None:
                     found[address] = thread
         if address and not found:
-            raise UnreadableMemory("none of the threads is there")
+            raise UnreadableMemory("no thread can be read")
         return sorted(found.values(), key=lambda thread: not thread.is_main)
 
     def _addresses(self) -> Iterator[tuple[int, int, int, int]]:

@@ -492,7 +492,7 @@ class Unwinder:
             self._move(track, low, high, cfp)
             return False
         if not low <= cfp <= high or (high - cfp) % self._size:
-            raise UnreadableMemory("a frame pointer that is not in its stack")
+            raise UnreadableMemory("a frame pointer outside its stack")
         if not track.frames_at <= cfp <= track.frames_end:
             self._widen_frames(track, cfp)
             return False
@@ -609,7 +609,7 @@ class Unwinder:
         if not 0 < size <= LARGEST_STACK or low & 7 or low < 4096:
             raise UnreadableMemory("no VM stack")
         if not low <= cfp <= high or (high - cfp) % self._size:
-            raise UnreadableMemory("a frame pointer that is not in its stack")
+            raise UnreadableMemory("a frame pointer outside its stack")
         track.forget()
         track.low, track.high, track.heap = low, high, ()
         track.values_at, track.values_size = low, min(_MARGIN_VALUES, size) // 8 * 8

@@ -73,7 +73,7 @@ def counting_session(
     if source.digits not in (None, 3):
         raise UsageError(
             f"probes are timed with 3 digits, not {source.digits}",
-            "--digits is for what the agent times: method and gc",
+            "Use --digits only with method and gc, which the agent times",
         )
     session = _OF_PROBES[command](targets, found.words, options)
     session.notes += found.notes

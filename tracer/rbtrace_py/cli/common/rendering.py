@@ -200,7 +200,7 @@ def destination(
         return
     check_inputs(path, inputs)
     if not output and os.path.exists(path):
-        raise RbtraceError(f"{path} is there already", "Name a file with -o")
+        raise RbtraceError(f"{path} already exists", "Name a file with -o")
     with create_bytes(path, append) as file:
         yield file
     if not output or (os.path.isfile(path) and not append and not is_silent):

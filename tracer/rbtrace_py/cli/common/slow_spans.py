@@ -107,9 +107,9 @@ def _check_format(path: str) -> None:
     found = format_of_file(path)
     hint = "Name a file .svg, .json, .pb.gz, .callgrind or .folded"
     if found is None:
-        raise UsageError(f"--stacks {path}: no format has this extension", hint)
+        raise UsageError(f"--stacks {path}: unknown extension", hint)
     if found == RECORDING:
-        raise UsageError(f"--stacks {path}: it cannot be {described(found)}", hint)
+        raise UsageError(f"--stacks cannot write {described(found)}: {path}", hint)
 
 
 def slow_session(

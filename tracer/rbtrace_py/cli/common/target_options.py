@@ -142,7 +142,7 @@ def opened_targets(
         raise UsageError(f"{names[0]} and {names[1]} cannot be combined")
     if words and names and not may_be_numbers and _PIDS.fullmatch(words[0]):
         raise UsageError(
-            f"{names[0]} already names the target: {words[0]} is one too many",
+            f"{names[0]} already names the target; unexpected {words[0]}",
             "Name the target once",
         )
     if command:

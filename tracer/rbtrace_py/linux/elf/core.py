@@ -87,7 +87,7 @@ class CoreFile(Closing):
     def read(self, address: int, size: int) -> bytes:
         """Return exactly ``size`` bytes; raises UnreadableMemory."""
         if not 0 <= size <= _MAX_READ:
-            raise UnreadableMemory(f"{size} bytes at once are more than is read")
+            raise UnreadableMemory(f"cannot read {size} bytes at once")
         chunks = []
         while size > 0:
             piece = self._piece_at(address)

@@ -129,7 +129,7 @@ def _files(body: bytes) -> list[CoreMapping]:
         raise ValueError(f"{count} mappings of pages of {page} bytes")
     paths_at = _FILE_HEAD.size + count * _FILE.size
     if paths_at > len(body):
-        raise ValueError("more mappings than the note has room for")
+        raise ValueError("more mappings than fit into the note")
     rows = _FILE.iter_unpack(body[_FILE_HEAD.size : paths_at])
     paths = body[paths_at:].split(b"\0", count)
     found = [

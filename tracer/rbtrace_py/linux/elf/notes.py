@@ -251,7 +251,7 @@ def _entries(data: bytes, count: int) -> tuple[tuple[Operand, ...], str | None]:
     position = 0
     for place in range(count):
         if position >= len(data):
-            raise BadElf("an rbtrace note has fewer operands than it says")
+            raise BadElf("an rbtrace note has fewer operands than it declares")
         entry = _entry(data, position)
         position += 1 + len(entry)
         found.append(_operand(place, entry))

@@ -173,7 +173,7 @@ class ElfFile:
             raise BadElf(f"section names are in section {index} of {len(rows)}")
         size = min(rows[index][5], _MAX_NAMES)
         if size > self.budget.bytes:
-            raise BadElf("more names of sections than are read")
+            raise BadElf("too many section names")
         self.budget.bytes -= size
         return self.read(rows[index][4], size)
 
@@ -185,7 +185,7 @@ class ElfFile:
         if table.entry_size != table.expected:
             raise BadElf(f"{table.kind} headers of {table.entry_size} bytes")
         if count > self.budget.headers:
-            raise BadElf(f"more {table.kind} headers than are read")
+            raise BadElf(f"too many {table.kind} headers")
         self.budget.headers -= count
         return self.read(table.offset, count * table.expected)
 

@@ -134,7 +134,7 @@ def _piece(match: re.Match[str], known: set[str]) -> tuple[bool, str]:
         return False, text[0]
     if text in ("{", "}"):
         raise UsageError(
-            f"a single {text!r} in the template",
+            f"unmatched {text!r} in the template",
             f"Write {text * 2} for {text!r}, and names as {{name}}",
         )
     if name is None:
@@ -142,7 +142,8 @@ def _piece(match: re.Match[str], known: set[str]) -> tuple[bool, str]:
     if name not in known and name not in FIELDS:
         names = ", ".join(escape(each, PLAIN) for each in (*FIELDS, *sorted(known)))
         raise UsageError(
-            f"no field {escape(name, PLAIN)!r} for the template", f"Use one of {names}"
+            f"unknown field in the template: {escape(name, PLAIN)!r}",
+            f"Use one of {names}",
         )
     return True, name
 

@@ -82,7 +82,7 @@ class Records:
             return None
         number = int.from_bytes(self._data[at : at + 4], "little")
         if number > most:
-            raise MalformedAnswer("a record that is none")
+            raise MalformedAnswer("a malformed record")
         return number
 
 
@@ -168,7 +168,7 @@ class AgentTask(Closing):
             while self._thread.is_alive() and time.monotonic() < deadline:
                 found += self.fetch(_SLICE)
                 if sum(map(_size, found)) > 2 * _WAITING_BYTES:
-                    raise MalformedAnswer("records without end")
+                    raise MalformedAnswer("endless records")
         except RbtraceError as error:
             self.ended = self.ended or error
         return found + self.fetch(0)

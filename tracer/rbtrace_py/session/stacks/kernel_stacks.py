@@ -245,7 +245,7 @@ class KernelStacks(Closing):
         layout = ruby.vm.walk_layout(distance, self._follows)
         if self._is_of_gvl and not (layout.gvl_node and layout.holder):
             raise UnknownRuby(
-                f"who waits for the GVL of Ruby {ruby.version} is unknown"
+                f"cannot find the threads that wait for the GVL of Ruby {ruby.version}"
             )
         if ruby.vm.has_jit_frames and not self.walker.can_walk_zjit:
             raise UnknownRuby(
@@ -648,7 +648,7 @@ def _seen_at(stack: WalkedStack) -> int:
 def _offsets() -> dict[str, int]:
     """Return field offsets; raise NoBtf, or BpfError on an unsuitable machine."""
     if platform.machine() != "x86_64":
-        raise BpfError(f"the kernel's walk is not known on {platform.machine()}")
+        raise BpfError(f"the kernel cannot walk stacks on {platform.machine()}")
     if not host_pid_namespace():
         raise BpfError(
             "this is a container's pid namespace, and the kernel uses other pids",

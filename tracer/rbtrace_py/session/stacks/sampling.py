@@ -93,7 +93,7 @@ class Sampling(Starting):
         self.targets = targets
         self.options = options or SamplingOptions()
         if not 0 < self.options.rate <= MAX_RATE:
-            raise UsageError(f"{self.options.rate:g} is not a possible rate")
+            raise UsageError(f"invalid rate: {self.options.rate:g}")
         self.statistics = Statistics("ns", self.options.rate)
         self.notes = Notes()
         self.on_wait: Callable[[float], None] | None = None

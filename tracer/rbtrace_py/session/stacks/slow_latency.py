@@ -105,7 +105,9 @@ class SlowLatency(Latency):
         spans = [p for w in self.words for p in self._picked_spans(w, probes)]
         for probe in spans:
             if select.duration_operand(probe) != _DURATION_SLOT:
-                raise UsageError(f"{probe.full_name}: its duration does not come first")
+                raise UsageError(
+                    f"{probe.full_name}: the first value is not a duration"
+                )
         if not self._engines:
             self._records.plan(spans, self.may_grow, self.filter.compiled)
 

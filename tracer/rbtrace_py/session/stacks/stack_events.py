@@ -140,7 +140,7 @@ class ProbeEvents(ProbeSession):
         index = probe.operand(weight) if weight else None
         if index is not None and probe.operands[index].type not in _INTEGERS:
             raise UsageError(
-                f"{probe.full_name}: {weight} is no integer, so it is no weight",
+                f"{probe.full_name}: {weight} is not an integer and cannot be a weight",
                 f"Use another of its arguments: {probe.signature}",
             )
 
@@ -216,7 +216,7 @@ class FunctionEvents(ProbeEvents):
         self._library, _, self._name = place.rpartition(":")
         if not (self._library and self._name):
             raise UsageError(
-                f"{event.word} names no function", "Write uprobe:LIB:SYMBOL"
+                f"{event.word} does not name a function", "Write uprobe:LIB:SYMBOL"
             )
         super().__init__(targets, replace(event, word=place), walker)
 
@@ -283,7 +283,7 @@ class TracepointEvents(Starting):
         if name not in fields:
             names = ", ".join(fields)
             raise UsageError(
-                f"{self._event.word} has no integer {name}",
+                f"{self._event.word} has no integer field {name}",
                 f"Use one of {names}" if names else "Leave out --weight: it has none",
             )
         return fields[name]
@@ -337,6 +337,6 @@ def _tracepoint(word: str) -> Tracepoint:
     category, _, name = name.partition(":")
     if not (category and name):
         raise UsageError(
-            f"{word} names no tracepoint", "Write tracepoint:CATEGORY:NAME"
+            f"{word} does not name a tracepoint", "Write tracepoint:CATEGORY:NAME"
         )
     return read_tracepoint(category, name)
