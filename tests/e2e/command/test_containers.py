@@ -105,7 +105,7 @@ def test_without_them(
     assert (done.returncode, done.stdout) == (code, "")
 
 
-def test_what_it_says_without_rights_to_its_files(container: int) -> None:
+def test_messages_without_access_to_the_targets_files(container: int) -> None:
     """It never claims that the target has no probes, and never blames another cause."""
     done = look("count", container, "checkout", caps="sys_ptrace,bpf,perfmon")
     assert "has not defined one yet" not in done.stderr

@@ -51,7 +51,7 @@ def test_every_call_from_the_first_line(name: str) -> None:
     assert err.splitlines()[-2:] == ["7 calls", "  no losses"]
 
 
-def test_what_it_executes_is_traced_from_its_first_line() -> None:
+def test_an_executed_program_is_traced_from_its_first_line() -> None:
     """A method called just before the end may stay unnamed."""
     words = ["ruby", PROGRAM, "ruby", PROGRAM]
     out, err, code = run("calls", *ONLY, *PATIENT, "--", *words)

@@ -70,7 +70,7 @@ def test_ctrl_c_while_it_waits_for_an_answer(start, terminal):
     assert (screen(said), code) == (["rbtrace-py: interrupted", ""], 130)
 
 
-def test_progress_of_a_dump_gives_way_to_what_is_said(start, terminal, tmp_path):
+def test_messages_replace_the_progress_of_a_dump(start, terminal, tmp_path):
     target = start("inside/agent.rb")
     path = tmp_path / "heap.json"
     said, code = terminal("heapdump", target.pid, path).finish()

@@ -445,7 +445,9 @@ def test_by_a_user_to_what_is_his(
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("tidy")
-def test_in_a_user_namespace_where_we_are_nobody(public_copy: PublicCopy) -> None:
+def test_a_target_in_a_user_namespace_in_which_we_are_nobody(
+    public_copy: PublicCopy,
+) -> None:
     """Its agent cannot identify the client. Access to its memory is sufficient."""
     program = str(public_copy.targets / "inside/unaware.rb")
     words = ["unshare", "--user", "--map-root-user", "ruby", program]

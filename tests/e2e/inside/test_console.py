@@ -177,7 +177,7 @@ def test_at_a_terminal(target: Target, talk: Terminal) -> None:
     assert said.endswith("5> \r\n")
 
 
-def test_what_was_typed_is_there_the_next_time(
+def test_the_history_is_available_in_the_next_session(
     target: Target, talk: Terminal, tmp_path: Path
 ) -> None:
     said = [r":2\*", "=> 42(.|\n)*:3>", r":4\*", "=> 49(.|\n)*:5>"]

@@ -367,7 +367,7 @@ def test_a_copy_that_may_not_fit(
     assert target.step("on") == "done on"
 
 
-def test_a_copy_that_is_killed_where_the_program_takes_its_status(
+def test_a_killed_copy_whose_status_the_program_collects(
     target: Target, tmp_path: Path
 ) -> None:
     assert run("eval", target.pid, "trap('CLD', 'IGNORE')")[2] == 0
@@ -394,7 +394,7 @@ def test_a_time_limit(target: Target, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_terminal_is_told_before_anything_comes(
+def test_a_terminal_shows_progress_before_data_arrives(
     target: Target, tmp_path: Path
 ) -> None:
     """The progress is printed even if the process collects garbage or is stopped."""

@@ -333,7 +333,7 @@ def test_filters_and_differences(recording: Path) -> None:
     assert code == 0, err
 
 
-def test_it_is_whole_when_the_tracer_is_killed(
+def test_a_recording_is_complete_after_the_tracer_was_killed(
     start: Callable[..., Target], trace: Trace, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.rbrec"

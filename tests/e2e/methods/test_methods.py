@@ -197,7 +197,7 @@ def test_a_stack_that_overflows(target: Target, trace: Trace) -> None:
     assert "or a stack overflowed" in " ".join(out.split())
 
 
-def test_what_comes_after_an_overflow_is_the_callers(
+def test_time_after_an_overflow_belongs_to_the_caller(
     target: Target, trace: Trace
 ) -> None:
     words = ("-m", "Work.float", "-m", "Work.sink", "--format", "json")

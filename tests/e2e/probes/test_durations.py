@@ -48,7 +48,7 @@ def test_values(crafted, trace):
     assert "2 were running when tracing began" in out
 
 
-def test_values_of_nanoseconds_that_are_no_spans(crafted, trace):
+def test_values_of_nanoseconds_that_are_not_spans(crafted, trace):
     """The name marks the unit. Every number is a value, and -1 does not mean
     unknown."""
     tracer = trace("values", crafted.pid, "plain", "duration_ns", "--json")

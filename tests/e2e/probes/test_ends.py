@@ -37,7 +37,7 @@ def test_time_to_detach_is_not_measured(crafted, trace, attach):
         assert document["ended_ns"] - asked < (gone - asked) / 2
 
 
-def test_one_of_several_ends_before_it_is_attached_to(crafted):
+def test_one_of_several_targets_exits_before_attaching(crafted):
     other = Crafted()
     for target in (other, crafted):
         define(target, "event", ["id", INTEGER, 0])
@@ -57,7 +57,7 @@ def test_one_of_several_ends_before_it_is_attached_to(crafted):
 @pytest.mark.parametrize(
     ("kind", "word", "counted"), [(Count, "made:*", 6), (Latency, "begin..end", 3)]
 )
-def test_what_comes_after_the_end_is_not_counted(crafted, kind, word, counted):
+def test_events_after_the_end_are_not_counted(crafted, kind, word, counted):
     for name in ("begin", "end"):
         define(crafted, name, ["id", INTEGER, 0])
     targets = Targets.from_pids([crafted.pid])
@@ -88,7 +88,7 @@ def test_children_that_did_not_join(start, trace, command):
 @pytest.mark.parametrize(
     ("words", "fires"), [([], True), (["--subprocesses"], False), ([], None)]
 )
-def test_no_word_of_children_where_it_is_no_help(start, trace, words, fires):
+def test_no_note_about_children_if_it_does_not_help(start, trace, words, fires):
     """There is no note if events were counted, the children joined, or none exist."""
     target = start("probes/preforking.rb", *([] if fires is not None else ["--late"]))
     tracer = trace("count", target.pid, "parent_after", *words, "--json")

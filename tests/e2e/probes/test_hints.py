@@ -122,7 +122,7 @@ def test_commands_in_hints_name_the_process(start, root):
     assert (rest, code) == (f"List all probes with `rbtrace-py probes {target.pid}`", 4)
 
 
-def test_what_matches_is_listed_beside_what_does_not(start, root):
+def test_matches_are_listed_if_another_word_has_none(start, root):
     target = start("probes/late.rb")
     out, err, code = run("probes", target.pid, "late:*", "nosuch*")
     assert (code, "first" in out) == (4, True)

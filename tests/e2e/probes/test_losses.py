@@ -263,7 +263,7 @@ def test_pairs_in_threads_that_come_and_go(crafted, trace):
     assert document["counters"]["no_begin"] == 0
 
 
-def test_beginnings_that_never_end_cost_only_themselves(crafted, trace):
+def test_begins_without_an_end_do_not_affect_others(crafted, trace):
     crafted.define("open", [])
     crafted.define("close", [])
     tracer = trace("latency", crafted.pid, "open..close", "--json")

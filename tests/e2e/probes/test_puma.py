@@ -190,7 +190,7 @@ def test_each_worker_answers_for_itself(puma: Puma) -> None:
         puma.replace()
 
 
-def test_reports_leave_out_what_waits_for_work(puma: Puma, tmp_path: Path) -> None:
+def test_reports_leave_out_idle_threads(puma: Puma, tmp_path: Path) -> None:
     """The idle threads of each worker are its pool, reactor, acceptor, and main
     thread. A held request is not idle."""
     os.mkfifo(tmp_path / "held")

@@ -203,7 +203,7 @@ def test_values_of_a_number(start, trace, argument, expected):
     ("argument", "expected"),
     [("kind", KINDS), ("gift", {True: 12, False: 11})],
 )
-def test_values_of_what_is_no_number_are_counted(start, trace, argument, expected):
+def test_values_that_are_not_numbers_are_counted(start, trace, argument, expected):
     target = start("probes/workload.rb")
     tracer = trace("values", target.pid, "item", argument, "--json")
     target.step()

@@ -521,7 +521,7 @@ def is_at_rest(pid: int) -> bool:
     return all((one / "syscall").read_text() != "running\n" for one in others)
 
 
-def test_a_thread_that_goes_on_while_it_is_read_is_read_again(
+def test_a_thread_that_changes_while_it_is_read_is_read_again(
     root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread changes between the reads of its stack and of its wait."""

@@ -128,7 +128,7 @@ def test_a_holder_that_sleeps(fiddler: Target, trace: TRACE) -> None:
 
 
 @pytest.mark.alone  # their waits begin late if other programs use the CPUs
-def test_those_that_wait_later_for_one_that_sleeps(
+def test_threads_that_begin_to_wait_while_the_holder_sleeps(
     fiddler: Target, trace: TRACE
 ) -> None:
     with closing(fiddler):

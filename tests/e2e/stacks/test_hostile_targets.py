@@ -119,7 +119,7 @@ def test_a_stack_as_large_as_somebody_likes() -> None:
     assert "Shop#serve" in out
 
 
-def test_nothing_on_a_cpu_says_what_to_ask_for() -> None:
+def test_a_hint_if_no_thread_was_on_a_cpu() -> None:
     with target(*ruby("stacks/standing.rb")) as standing:
         out, err, code = run("stacks", standing.pid, "-d", "0.2")
         assert (out, code) == ("", 0)

@@ -248,7 +248,7 @@ def test_threads_that_wait_all_the_time(trace: TRACE) -> None:
     }
 
 
-def test_what_goes_on_at_the_end_is_no_time_on_a_cpu(trace: TRACE) -> None:
+def test_on_cpu_time_at_the_end_is_left_out(trace: TRACE) -> None:
     program = "$stdout.sync = true; puts 'ready'; gets; puts 'done'; loop { 1 + 1 }"
     with closing(Target("nice", "-n", "-20", "ruby", "-e", program)) as target:
         tracer = trace("stacks", target.pid, "--mode", "offcpu", "--format", "json")

@@ -233,7 +233,7 @@ def test_intervals_in_a_file_stand_below_each_other(
     assert f"{sum(seen)} samples in" in err
 
 
-def test_each_interval_has_a_file_of_its_own_where_it_is_no_text(
+def test_formats_that_are_not_text_write_a_file_per_interval(
     still: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -427,7 +427,7 @@ def test_a_child_in_another_pid_namespace(root: None) -> None:
     assert child["pid"] != target.pid
 
 
-def test_no_deadlock_is_named_where_there_is_none(root: None) -> None:
+def test_no_deadlock_is_reported_if_none_exists(root: None) -> None:
     """A third of the dumps named a deadlock before the threads' states were checked."""
     target = Stuck(["ruby"], source="stacks/locking.rb")
     try:

@@ -180,7 +180,7 @@ def test_threads_ids_are_those_ruby_knows(zoo: Zoo) -> None:
     assert known in (found, [])
 
 
-def test_what_was_read_is_enough_to_read_it_again(zoo: Zoo) -> None:
+def test_recorded_memory_is_sufficient_for_a_replay(zoo: Zoo) -> None:
     attached = zoo.process.attach()
     memory = RecordingMemory(ProcessMemory(zoo.process.pid))
 
@@ -195,7 +195,7 @@ def test_what_was_read_is_enough_to_read_it_again(zoo: Zoo) -> None:
     assert stacks(RubyVM(ReplayMemory(data), attached.layout, *roots)) == live
 
 
-def test_what_is_kept_is_still_right_after_it_was_checked(zoo: Zoo) -> None:
+def test_cached_frames_are_still_correct_after_revalidation(zoo: Zoo) -> None:
     before = {name: seen(zoo.walk(name)) for name in zoo.names}
     zoo.vm.revalidate()
     assert {name: seen(zoo.walk(name)) for name in zoo.names} == before
@@ -223,9 +223,9 @@ def test_what_a_constant_calls_is_clean(build: ruby_builds.Build, way: str) -> N
 
 
 @pytest.mark.parametrize("name", rubies.EACH)
-def test_what_moves_upon_several_doubted_frames_is_clean(name: str) -> None:
-    """No instruction names ``Warning.warn`` where a constant is set, and ``spin`` moves
-    on."""
+def test_a_moving_frame_above_several_unsure_ones_is_clean(name: str) -> None:
+    """The instruction that sets a constant does not name ``Warning.warn``, so its frame
+    is unsure, and ``spin`` moves."""
     with rubies.running(name, "stacks/autoloading.rb", "warn") as process:
         vm = process.vm()
         thread = vm.threads()[0]

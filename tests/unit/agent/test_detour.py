@@ -185,7 +185,7 @@ def test_signals_at_every_step_are_all_handled(program: str) -> None:
         assert len(set(steps)) >= 15
 
 
-def test_signals_at_every_step_of_one_that_computes(program: str) -> None:
+def test_signals_at_every_step_while_the_target_computes(program: str) -> None:
     steps: list[str] = []
     with calling(program, "spin") as target:
 

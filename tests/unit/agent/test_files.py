@@ -341,7 +341,7 @@ def test_the_helper_is_killed(a_root: Path) -> None:
         assert everything(a_root) == {"tmp"}
 
 
-def test_an_error_of_the_block_goes_before_that_of_the_helper(a_root: Path) -> None:
+def test_an_error_of_the_block_takes_precedence_over_the_helpers(a_root: Path) -> None:
     with in_root(a_root) as process:
         before = children()
         with pytest.raises(KeyError), placed(process, {"a": b"1"}):

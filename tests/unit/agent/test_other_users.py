@@ -106,7 +106,7 @@ def test_another_user_is_not_let_in(
         connect(process).close()
 
 
-def test_who_has_no_number_in_a_namespace_is_not_nobody(
+def test_a_user_unknown_in_a_namespace_is_not_nobody(
     start: Callable[..., Target],
 ) -> None:
     """The kernel reports all unknown users as 65534, which is a real user."""
@@ -137,7 +137,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("inside", [[], IN_ONES_OWN], ids=["plain", "namespace"])
-def test_another_users_socket_is_not_talked_to(
+def test_another_users_socket_is_not_used(
     inside: list[str], folder: Path, public_copy: PublicCopy
 ) -> None:
     """It is in a directory that the other user created first."""

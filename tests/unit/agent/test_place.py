@@ -362,7 +362,7 @@ def test_a_sessions_directory_in_the_targets_root(
         connect(process).close()
 
 
-def test_one_that_hangs_up(tmp_path: Path) -> None:
+def test_an_agent_that_hangs_up(tmp_path: Path) -> None:
     """An agent closes the connections of other users."""
     then = (
         "__import__('threading').Thread(daemon=True,"

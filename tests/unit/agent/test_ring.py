@@ -103,7 +103,7 @@ def test_streams_in_the_order_of_time(writer: Writer) -> None:
     ]
 
 
-def test_what_is_written_meanwhile_waits_its_turn(
+def test_records_written_meanwhile_stay_in_order(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stream 0 gets a record after it was read, and stream 1 a later one."""
@@ -225,7 +225,7 @@ def test_a_ring_that_goes_back(writer: Writer) -> None:
 
 
 @pytest.mark.parametrize(("first", "then"), [(5, 2), (5, 4), (3, 5)])
-def test_a_ring_that_goes_back_between_two_looks(
+def test_a_published_count_that_decreases_between_two_reads(
     first: int, then: int, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This happens after 4 records. Each step reads the published count twice."""

@@ -119,7 +119,7 @@ def test_what_pauses_a_process_hurries_too() -> None:
 
 @pytest.mark.parametrize("ruby", EACH)
 @pytest.mark.parametrize("kind", ["sleep", "queue", "gets"])
-def test_one_that_sleeps_answers_without_a_later_attempt(
+def test_a_sleeping_target_answers_without_a_later_attempt(
     kind: str, ruby: str, bell: Bell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ruby 2.7 announces a job to the thread that ran last, not to the sleeper."""

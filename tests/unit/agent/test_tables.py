@@ -63,7 +63,7 @@ def test_what_was_not_called_is_no_row() -> None:
     assert [row.index for row in rows(data)] == [2]
 
 
-def test_a_kind_that_nobody_knows_is_passed_over() -> None:
+def test_an_unknown_kind_is_skipped() -> None:
     data = make_data(HookMode.TABLE)
     struct.pack_into("<I", data, _method(1) + 16, 6)
     assert [row.index for row in rows(data)] == [2]

@@ -170,7 +170,7 @@ def test_float_buckets_are_a_thousandth_wide() -> None:
         assert highest - lowest < abs(value) / 1000
 
 
-def test_floats_that_are_no_number_stand_apart() -> None:
+def test_infinities_and_nan_are_counted_apart() -> None:
     values = [math.inf, -math.inf, -math.inf, math.nan, 0.0, -0.0, 1.5]
     ours = FloatHistogram.from_values(values)
     assert ours.apart == {"-inf": 2, "inf": 1, "nan": 1}

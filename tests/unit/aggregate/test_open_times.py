@@ -70,7 +70,7 @@ def test_all_is_counted_once(taken: list[tuple[bytes, int, bool]]) -> None:
     st.lists(st.integers(1, 50), min_size=1, max_size=6),
     st.lists(st.integers(0, 300), max_size=8),
 )
-def test_a_thread_s_times_that_are_told_in_parts(
+def test_reported_parts_of_a_threads_times_add_up(
     lengths: list[int], looks: list[int]
 ) -> None:
     """Whenever they are read, the reported parts add up to the whole."""
@@ -103,7 +103,7 @@ def test_a_time_that_ended_before_it_is_read() -> None:
     assert told.rest(stack(b"b", 20)._replace(time_ns=20)) == 20
 
 
-def test_a_time_that_was_told_of_before_the_next_one() -> None:
+def test_a_time_reported_before_the_next_one() -> None:
     """Two readings arrive at once: the record of the ended time follows both."""
     told = ToldTimes()
     told.tell([stack(b"a", 10)._replace(time_ns=30)])

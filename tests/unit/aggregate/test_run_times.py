@@ -77,7 +77,7 @@ def test_threads_that_ran_and_never_had_a_tick() -> None:
     assert list(times.not_sampled(threads, ran)) == [(TWO, 5), ((10, 12), 3)]
 
 
-def test_a_thread_that_was_lost_sight_of_is_not_new() -> None:
+def test_a_thread_that_was_missed_for_a_while_is_not_new() -> None:
     """It ran for longer than the sampling has lasted."""
     times = RunTimes[str](clock=iter((0, 1000)).__next__)
     assert weighed(times, {ONE: "ab"}, {ONE: 5000}) == {"a": 10, "b": 10}

@@ -64,7 +64,7 @@ def test_equal_threads_that_are_other_objects_are_one() -> None:
     assert len(counts) == 1
 
 
-def test_memory_is_bounded_and_what_has_no_room_is_other(
+def test_memory_is_bounded_and_the_rest_is_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stacks, "_RECENT", 10)
@@ -185,7 +185,7 @@ def test_statistics() -> None:
     assert own.achieved_rate == 100
 
 
-def test_ids_of_frames_that_are_gone_mislead_nobody(
+def test_reused_ids_of_freed_frames_do_not_mislead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("rbtrace_py.aggregate.stacktree._MAX_IDENTITIES", 4)

@@ -258,7 +258,7 @@ def test_stacks_and_threads_that_are_gone_are_forgotten(
     assert list(cpu._threads) == [(PID, tid) for tid in range(86, 90)]
 
 
-def test_what_ends_with_its_process_or_comes_again(
+def test_threads_that_end_with_their_process_or_reuse_a_tid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_MOST_ENDED", 1)

@@ -105,7 +105,7 @@ def test_a_turn_that_began_without_a_word() -> None:
     assert [t[0] for t in told(record(SwitchKind.OFF, 90, ran=150))] == [SwitchKind.OFF]
 
 
-def test_what_is_lost_is_told_behind_what_came_before() -> None:
+def test_losses_are_reported_after_the_earlier_records() -> None:
     found = told(
         record(SwitchKind.OFF, 30, ran=110),
         record(SwitchKind.OFF, 90, ran=150, lost=4),

@@ -116,7 +116,7 @@ def test_names_in_every_format(path: Path) -> None:
     assert [line for line in grouped if line.startswith("---")] == heads
 
 
-def test_switches_of_the_threads_that_are_asked_for(path: Path) -> None:
+def test_switches_of_the_selected_threads(path: Path) -> None:
     """Switches before the first call, which provides the name, are included."""
     words = ("--format", "chrome", "--thread", "71")
     events = json.loads(report(path, *words))["traceEvents"]

@@ -45,7 +45,7 @@ def test_the_others_are_shown(
     assert (alone.out, alone.err, alone.code) == ("", said.err, error.exit_code)
 
 
-def test_what_was_asked_wrongly_is_wrong_for_all(
+def test_a_usage_error_ends_the_command_for_all_processes(
     say: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = UsageError("'x' is not a Ruby version")

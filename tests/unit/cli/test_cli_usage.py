@@ -155,7 +155,7 @@ def test_code_may_be_a_number(say: Callable) -> None:
     assert (said.code, "cannot be combined" in said.err) == (2, True)
 
 
-def test_several_match_ps_and_nobody_can_be_asked(say: Callable) -> None:
+def test_several_processes_match_ps_without_a_terminal(say: Callable) -> None:
     words = ["sleep", "97.25"]
     started = [subprocess.Popen(words) for _ in range(2)]
     # The kernel shows an exec's words a moment after it.

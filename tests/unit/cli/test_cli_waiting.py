@@ -50,7 +50,7 @@ def test_output_takes_its_place(ends: bool, monkeypatch: pytest.MonkeyPatch) -> 
     assert text.endswith("answer\nmore\n") or not ends
 
 
-def test_one_that_was_never_shown_is_not_cleared(
+def test_a_line_that_was_never_shown_is_not_cleared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A script may have printed something there before."""

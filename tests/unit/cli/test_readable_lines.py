@@ -21,7 +21,7 @@ def test_a_burst_passes_as_a_whole() -> None:
     assert (readable.left_out, readable.gap()) == (0, [])
 
 
-def test_what_is_left_out_is_said_where_it_was() -> None:
+def test_omissions_are_marked_where_they_occur() -> None:
     clock = Clock()
     readable = ReadableLines(clock)
     for _ in range(BURST):

@@ -94,7 +94,7 @@ def test_nan_is_unequal_to_everything() -> None:
     assert not passes("ratio == 1.0 or ratio < 1.0 or ratio >= 1.0", values)
 
 
-def test_what_could_not_be_read_is_unequal_to_everything() -> None:
+def test_an_unreadable_value_equals_nothing() -> None:
     values = {**VALUES, "sku": UNREADABLE}
     assert passes("sku != 'a' and sku != nil", values)
     assert not passes("sku == 'a' or sku ^= '' or sku == nil", values)

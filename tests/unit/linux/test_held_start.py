@@ -101,7 +101,7 @@ def test_a_ruby_stops_at_some_of_its_calls(
     assert program.communicate()[0] == "42\n"
 
 
-def test_who_waits_has_the_time_that_was_given(held: HeldStart) -> None:
+def test_a_wait_for_a_program_ends_after_the_given_time(held: HeldStart) -> None:
     shell = "read line; exec /bin/echo $line"
     program = started(held, "sh", "-c", shell, stdin=subprocess.PIPE)
     held.to_program(0.001)

@@ -118,7 +118,7 @@ def test_a_fifo_in_its_place(target: Path, tmp_path: Path, way: str) -> None:
 
 @pytest.mark.usefixtures("no_map_files")
 @pytest.mark.parametrize("kind", ["fifo", "other file", "nothing", "directory"])
-def test_what_stands_in_its_place_is_not_believed(
+def test_a_file_in_the_place_of_a_deleted_one_is_not_used(
     kind: str, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "gone"

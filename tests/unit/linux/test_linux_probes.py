@@ -235,7 +235,7 @@ def test_how_much_of_a_site_may_change(site: bytes, size: int) -> None:
     assert len(module._first_instruction(site)) == size
 
 
-def test_files_that_cannot_be_read_are_told_of(tmp_path: Path, target: Path) -> None:
+def test_unreadable_files_are_reported(tmp_path: Path, target: Path) -> None:
     data = bytearray(target.read_bytes())
     at = data.index(b"stapsdt\0")
     data[at - 12 + 4 : at - 12 + 8] = b"\xff\xff\xff\x7f"

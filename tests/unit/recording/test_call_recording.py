@@ -315,8 +315,8 @@ def test_anything_in_its_blocks(tmp_path: Path) -> None:
         (b"", "without a count"),
     ],
 )
-def test_switches_that_cannot_be(payload: bytes, reason: str, tmp_path: Path) -> None:
-    """Events before them are read, and the reason told."""
+def test_malformed_switches(payload: bytes, reason: str, tmp_path: Path) -> None:
+    """Events before the malformed block are read, and the reason is reported."""
     path = tmp_path / "a"
     write(path, RECORDS)
     whole = path.read_bytes()

@@ -168,7 +168,7 @@ def test_what_is_open_ends_with_the_file(tmp_path: Path) -> None:
     assert not cut.is_complete
 
 
-def test_what_is_later_than_the_hook_is_left_out(tmp_path: Path) -> None:
+def test_records_later_than_the_hook_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.rbrec"
     with CallsWriter(path, META, {}) as writer:
         for step in steps(RECORDS):

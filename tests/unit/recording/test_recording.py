@@ -90,7 +90,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_is_said_once_and_leaves_what_is_whole(path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_keeps_complete_blocks(path: Path) -> None:
     first, second = sample("a"), sample("b")
     with RecordingWriter(path, META) as writer:
         writer.add(first)

@@ -305,9 +305,7 @@ def test_a_clock_that_is_set_back(tmp_path: Path, make: Make) -> None:
     assert (len(times), times) == (16, sorted(times))
 
 
-def test_losses_of_one_segment_are_not_those_of_the_next(
-    tmp_path: Path, make: Make
-) -> None:
+def test_losses_count_only_for_their_own_segment(tmp_path: Path, make: Make) -> None:
     writer = make()
     lost = (1_500, 9, 0, LOST, 0)
     writer.tell(step([*stack_of(0), lost, *tree(2_000)], lost=9), 0)

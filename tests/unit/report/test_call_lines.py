@@ -236,7 +236,7 @@ def test_by_thread_in_containers() -> None:
     assert made.end() == ["--- process 4 thread 71 its own", "A#a"]
 
 
-def test_a_call_that_has_only_begun_is_none_of_those_asked_for() -> None:
+def test_a_call_without_a_return_does_not_count_for_the_limit() -> None:
     nesting = CallNesting()
     made = CallLines(CallsForm(), PLAIN)
     for s, record in [*TREE, (0, (6 * MS, 1, 0, ENTRY, 0))]:

@@ -85,7 +85,7 @@ def test_many_of_each() -> None:
     ]
 
 
-def test_zeros_are_left_out_but_that_nothing_was_lost_is_said() -> None:
+def test_zeros_are_left_out_except_for_no_losses() -> None:
     nothing = ["  no losses"]
     assert list(counter_lines(dict.fromkeys(NAMES, 0), PLAIN)) == nothing
     assert list(counter_lines({}, PLAIN)) == nothing

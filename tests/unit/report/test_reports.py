@@ -277,7 +277,7 @@ shop:checkout                                                   18 in 3.0 s  6/s
     )
 
 
-def test_values_say_whose_they_are_and_show_times() -> None:
+def test_reports_of_values_name_the_argument_and_show_times() -> None:
     values = SignedHistogram.from_values([5_000_000] * 4)
     group = Group(SERIES, None, 4, 20_000_000, values)
     found = replace(result([group], "values"), unit="ns", operand="duration_ns")

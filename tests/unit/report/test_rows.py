@@ -152,7 +152,7 @@ def test_zero_stands_between_signs() -> None:
     assert found[-1] == HistogramRow(2**19, 2**20, 2)
 
 
-def test_what_is_spread_over_its_range_is_cut_evenly() -> None:
+def test_evenly_spread_values_get_equal_rows() -> None:
     found = rows(FloatHistogram.from_values([n / 1000 for n in range(1000)]))
     assert [(row.low, row.high) for row in found[:3]] == [
         (0.0, 0.05),

@@ -436,7 +436,7 @@ def test_tree_is_sorted_and_its_weights_add_up() -> None:
     assert tree.totals == (40,)
 
 
-def test_what_is_too_much_is_gathered_and_counted() -> None:
+def test_surplus_nodes_are_gathered_and_counted() -> None:
     labels = [Label(f"n{n:03}", f"n{n:03}", FrameKind.RUBY) for n in range(200)]
     rows = {(0, n): (n + 1,) for n in range(1, 200)}
     tree = build(rows, labels, 1, max_nodes=50)

@@ -91,7 +91,7 @@ def changing() -> Changing:
     return Changing()
 
 
-def test_what_does_not_change_is_clean_and_read_once(changing: Changing) -> None:
+def test_an_unchanged_stack_is_clean_and_read_once(changing: Changing) -> None:
     changing.track.parts = []
     assert changing.shown() == (changing.frames, SampleFlags.CLEAN)
     assert changing.memory.gathers == 1

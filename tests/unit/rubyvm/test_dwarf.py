@@ -308,7 +308,9 @@ def test_links_do_not_lead_out_of_the_root(library: Path, tmp_path: Path) -> Non
     assert_is_3_1(look(library, root))
 
 
-def test_what_waits_in_the_place_of_a_debug_file(library: Path, tmp_path: Path) -> None:
+def test_files_that_block_in_the_place_of_a_debug_file(
+    library: Path, tmp_path: Path
+) -> None:
     place = of_build_id(tmp_path, library)
     place.parent.mkdir(parents=True)
     run(["strip", str(library)], tmp_path)
@@ -336,7 +338,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def test_what_was_found_is_kept_by_the_contents(
+def test_results_are_cached_by_the_files_contents(
     library: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = look(library)

@@ -63,18 +63,18 @@ def test_what_was_read_a_collection_later(fresh: int) -> None:
     assert late(stack, 6 << 2) == []
 
 
-def test_a_stack_of_while_one_marks_is_older_than_what_it_leaves() -> None:
+def test_a_stack_from_a_marking_collection_is_older_than_code_that_survives() -> None:
     stack = walked(5 << 2 | MARKING | COLLECTING, NEW)
     assert late(stack, 5 << 2 | MARKING, NEW) == []
     assert late(stack, 5 << 2, NEW) == [[0]]
 
 
-def test_a_collection_that_goes_on_may_be_about_to_move_code() -> None:
+def test_a_running_collection_may_be_about_to_move_code() -> None:
     assert late(walked(5 << 2 | COLLECTING, NEW), 5 << 2, NEW) == [[0]]
     assert late(walked(5 << 2, NEW), 5 << 2 | COLLECTING, NEW) == []
 
 
-def test_what_has_lived_through_a_collection_was_there_before_it() -> None:
+def test_code_that_survived_a_collection_existed_before_it() -> None:
     assert late(walked(5 << 2, NEW), 6 << 2, NEW, is_old=True) == []
     assert late(walked(5 << 2, NEW), 6 << 2 | MARKING, NEW, is_old=True) == []
     assert late(walked(4 << 2, NEW), 6 << 2, NEW, is_old=True) == [[0]]

@@ -286,7 +286,7 @@ def test_each_table_says_how_far_it_was_verified() -> None:
     } == RELEASES
 
 
-def test_4_0_6_moved_what_stands_behind_two_additions() -> None:
+def test_4_0_6_moved_the_members_after_two_new_ones() -> None:
     old, new = table_for("4.0.5").fields, table_for("4.0.6").fields
     assert old.keys() - new.keys() == {"gvl_queue", "gvl_holder"}
     moved = {n: new[n].offset - old[n].offset for n in new if old[n] != new[n]}

@@ -133,7 +133,7 @@ def test_lines_that_are_not_of_the_source(lines: list[int], is_wrong: bool) -> N
     assert (found.at(0) == lines[0]) != is_wrong
 
 
-def test_an_index_of_other_positions_is_no_table() -> None:
+def test_an_index_of_wrong_positions_is_rejected() -> None:
     layout = layout_from(table_for("3.1.2"), "3.1.2")
     fields = LineFields(ENTRIES, 0, 2, INDEX, 10)
     made = entries(layout, [1, 2], [0, 1])

@@ -83,7 +83,7 @@ def test_what_compilers_make(level: str, flags: str, tmp_path: Path) -> None:
         assert table in addresses_in(ruby, "rb_postponed_job_preregister")
 
 
-def test_what_is_not_optimized_says_nothing_wrong(tmp_path: Path) -> None:
+def test_unoptimized_code_offers_nothing_wrong(tmp_path: Path) -> None:
     with compiled(tmp_path, "-O0") as ruby:
         assert mine(ruby, OFFSETS).offered == {}
 

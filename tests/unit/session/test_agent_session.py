@@ -192,10 +192,10 @@ def test_another_program_begins_anew(world: World, session: Session) -> None:
     assert session.counts == (1, 1, 0)
 
 
-def test_one_that_is_ours_is_asked_for_as_long_as_it_lives(
+def test_a_program_that_we_started_is_polled_until_it_ends(
     world: World, session: Session
 ) -> None:
-    """It is not late, as it waits itself."""
+    """It does not count as late, because it waits to be armed."""
     ours = world.child(1, NoAgent("not yet"))
     world.refresh()
     session.execute(cast(Process, ours))

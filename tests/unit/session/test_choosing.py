@@ -27,7 +27,7 @@ def test_rubies_go_first(start: Start) -> None:
         shell.close()
 
 
-def test_what_started_another_that_matches_is_passed_over() -> None:
+def test_a_parent_of_another_match_is_skipped() -> None:
     marker = f"marker-{uuid.uuid4().hex}"
     inner = f"echo ready $$; read line; : {marker}"
     outer = Target("sh", "-c", f"sh -c '{inner}'; :")

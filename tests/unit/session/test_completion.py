@@ -45,7 +45,7 @@ def test_questions(before: str, expected: tuple[str, str, str]) -> None:
     "before",
     ["", "  ", "x + ", "a.b.c", "a.b.", "f(x).s", "x[0].s", "{}.s", "a.b?.c", ":sym"],
 )
-def test_what_would_have_to_be_run_is_not_asked(before: str) -> None:
+def test_expressions_that_require_a_call_are_not_completed(before: str) -> None:
     assert question(before) is None
 
 

@@ -103,7 +103,7 @@ def test_intervals_and_the_rest_at_the_end(counter: Counter) -> None:
     assert ended == [(1, 0), (2, 0), (2.5, 1)]
 
 
-def test_no_interval_is_told_of_where_there_is_none(counter: Counter) -> None:
+def test_no_interval_is_reported_without_one(counter: Counter) -> None:
     drive(counter, Limits(duration=1), on_interval=lambda: pytest.fail("an interval"))
 
 

@@ -47,7 +47,7 @@ def test_the_end_tells() -> None:
     assert (cost.is_known, cost.share) == (True, 0.016)
 
 
-def test_too_much_is_told_before_the_second_is_over() -> None:
+def test_too_high_a_cost_is_reported_before_the_second_ends() -> None:
     events = Events()
     assert not events.come(0.1, 12_500).is_too_high  # 50 ms
     cost = events.come(0.1, 1)

@@ -36,7 +36,7 @@ class Fetched:
     def close(self) -> None: ...
 
 
-def test_what_is_not_taken_comes_the_next_time() -> None:
+def test_exceptions_that_were_not_taken_are_yielded_next_time() -> None:
     with closing(Targets.from_pids([os.getpid()])) as targets:
         (process,) = targets.chosen()
         session = Exceptions(targets, ExceptionOptions())

@@ -350,7 +350,7 @@ def loaded_programs() -> dict[int, str]:
 
 
 @pytest.mark.parametrize("slept_before", [True, False])
-def test_time_on_a_cpu_is_not_given_to_what_waits_afterwards(
+def test_on_cpu_time_does_not_belong_to_the_method_that_waits_afterwards(
     slept_before: bool,
 ) -> None:
     """The threads wake to end, as the main one is killed, after the last stack is
@@ -516,7 +516,7 @@ def test_a_wait_ends_when_sampling_stops() -> None:
     assert 0 < sum(waited) <= elapsed
 
 
-def test_no_time_goes_on_of_a_process_that_was_killed() -> None:
+def test_no_time_of_a_killed_process_stays_open() -> None:
     """Its main thread may end before the others do."""
     program = "10.times { Thread.new { sleep } }; puts 'ready'; $stdout.flush; gets"
     with (

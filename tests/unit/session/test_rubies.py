@@ -49,7 +49,7 @@ def listed(ruby: RubyProcess, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_a_look_where_nothing_changed_reads_no_list(
+def test_a_refresh_without_changes_does_not_read_the_list(
     ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ruby_process, "_SECONDS_BETWEEN_LISTS", 1e9)
@@ -66,7 +66,7 @@ def test_the_list_is_read_in_any_case_now_and_then(
     assert listed == [3]
 
 
-def test_a_stack_that_could_not_be_read_has_the_list_read(
+def test_an_unreadable_stack_causes_a_read_of_the_list(
     ruby: RubyProcess, listed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ruby_process, "_SECONDS_BETWEEN_LISTS", 1e9)
@@ -250,7 +250,7 @@ def wait_until_asleep(pid: int, tids: set[int]) -> None:
         await_state(pid, "S", tid)
 
 
-def test_who_slept_when_paused_is_no_cpu_sample(
+def test_a_thread_that_slept_when_paused_is_not_a_cpu_sample(
     start: Start, root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pause wakes all threads. On a busy machine, they are runnable long afterwards.
@@ -342,7 +342,7 @@ def test_a_thread_that_fell_asleep_before_its_stack_was_read_is_no_sample(
     assert ruby.take_failed() == 0
 
 
-def test_one_whose_stacks_cannot_be_trusted_any_more_is_left_out(
+def test_a_process_whose_stacks_become_untrusted_is_left_out(
     start: Start, root: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Earlier samples are kept."""

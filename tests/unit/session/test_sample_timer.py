@@ -51,13 +51,13 @@ def test_rounds_are_at_no_fixed_place_of_their_period() -> None:
         assert 0.05 < share < 0.15
 
 
-def test_work_that_ends_in_the_next_period_costs_it_no_round() -> None:
+def test_work_that_ends_in_the_next_period_skips_no_pass() -> None:
     begun, statistics = rounds(100, 4 * MS, SECOND)
     assert len(begun) >= 97
     assert statistics.late < 20
 
 
-def test_what_is_too_slow_is_counted_and_not_made_up_for() -> None:
+def test_late_passes_are_counted_and_not_made_up_for() -> None:
     begun, statistics = rounds(1000, 5 * MS, SECOND)
     assert 190 < len(begun) <= 201
     assert statistics.rounds == len(begun)
@@ -80,7 +80,7 @@ def test_a_pass_that_is_delayed_beyond_the_end_still_begins() -> None:
     assert timer.began == 80 * MS
 
 
-def test_a_round_that_was_not_waited_for_still_comes() -> None:
+def test_a_pass_is_not_lost_if_a_wait_ended_before_it() -> None:
     clock, statistics = Clock(), Statistics()
     beat = SampleTimer(1, statistics, clock, clock.sleep)
     while not beat.wait(clock.now + MS):

@@ -143,7 +143,7 @@ def test_mn_threads_share_the_run_time_of_their_kernel_thread(
 
 
 @pytest.mark.parametrize("mode", [SamplingMode.CPU, SamplingMode.WALL])
-def test_a_thread_that_ended_ran_as_its_samples_tell(
+def test_the_last_run_time_of_an_ended_thread_comes_from_its_samples(
     mode: SamplingMode, clocks: Clocks
 ) -> None:
     """Each was runnable for a period, but another process had the CPU for as long."""

@@ -67,7 +67,9 @@ def test_the_only_one(
             sampling.__enter__()
 
 
-def test_one_of_two_before_the_kernel_walks_it(start: Start, root: None) -> None:
+def test_one_of_two_targets_exits_before_the_kernel_walks_it(
+    start: Start, root: None
+) -> None:
     left, ended = start("stacks/turning.rb", "0"), start("stacks/turning.rb", "0")
 
     class Late(Sampling):
