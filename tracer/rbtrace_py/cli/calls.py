@@ -289,7 +289,7 @@ def _write_calls(
     waiting = QuietTicker(f"waiting for calls in pid {pids}")
     writing = Ticker("writing", "stops without writing them", QUIET_SECONDS)
     ended: float | None = None
-    is_last = False
+    had_ended = False
     session.sink = waiting.before(writers.write)
     with suppress(KeyboardInterrupt):
         for is_tracing in event_turns(session, limits, stop.is_asked, waiting.tick):
@@ -301,8 +301,8 @@ def _write_calls(
             if not stop.is_asked():
                 processes = session.targets.processes.values()
                 is_alive = any(process.alive() for process in processes)
-                is_last = not (is_tracing and is_alive)
-            elif is_last:
+                had_ended = not (is_tracing and is_alive)
+            elif had_ended:
                 break
             elif is_tracing:
                 waiting.end()
