@@ -245,7 +245,7 @@ def test_hostile_names_are_texts(browser: Browser) -> None:
     assert "?[2J" in shown[4]
 
 
-def test_nothing_comes_from_elsewhere(graph: str) -> None:
+def test_the_graph_loads_nothing_from_elsewhere(graph: str) -> None:
     addresses = set(re.findall(r"""https?://[^"'\s<]+""", graph))
     assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
     assert not re.search(r"@import|url\(|xlink|<link|src=", graph)

@@ -31,7 +31,7 @@ def test_skips_are_summed_by_reason() -> None:
     ]
 
 
-def test_what_root_would_have_shown() -> None:
+def test_tests_left_out_without_root_are_listed() -> None:
     found = left_out.skips(REPORTS)
     assert list(left_out.lines(found, is_root=False))[2:] == [
         "3 tests were left out without root. They show:",
@@ -40,7 +40,7 @@ def test_what_root_would_have_shown() -> None:
     ]
 
 
-def test_of_several_runs(tmp_path: Any) -> None:
+def test_notes_of_several_runs_are_combined(tmp_path: Any) -> None:
     path = str(tmp_path / "notes")
     found = left_out.skips(REPORTS)
     left_out.note(found[:1], path)

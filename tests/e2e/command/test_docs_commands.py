@@ -284,7 +284,7 @@ def test_pages_about_rails(desk, visited):
             assert any(re.search(counted, line) for line in said), command.line
 
 
-def test_what_is_not_run_is_there():
+def test_every_exemption_is_used():
     lines = [command.line for page in PAGES for command in commands(page)]
     unused = [
         pattern

@@ -103,7 +103,7 @@ def has_ended(command: Forked, pid: int) -> None:
         "record PID -o FILE",
     ],
 )
-def test_what_goes_on_ends_with_its_result(
+def test_commands_print_their_result_if_the_target_dies(
     words: str, start: Callable[..., Target], begin: Begin
 ) -> None:
     target = start()

@@ -335,7 +335,7 @@ def test_memory_backtraces_and_probes(till: Target) -> None:
 # ------------------------------------------------------------- confirmations
 
 
-def test_what_is_irreversible_needs_a_yes(till: Target) -> None:
+def test_irreversible_actions_need_yes(till: Target) -> None:
     message = "leaves the process slower until it exits"
     with pytest.raises(rbtrace_py.NotConfirmed, match=message) as refused:
         rbtrace_py.methods(till.pid, "sleep", c_calls=True, seconds=1)
@@ -424,7 +424,7 @@ def test_nothing_is_left(code: str, number: int, watched: Watched) -> None:
     watched.comes_to(before)
 
 
-def test_it_goes_on_after_a_ctrl_c(watched: Watched) -> None:
+def test_a_measurement_continues_after_a_ctrl_c(watched: Watched) -> None:
     """A program that catches it has the results so far."""
     before = watched.snapshot()
 

@@ -99,7 +99,7 @@ def is_there(watched: Watched, what: str) -> bool:
 @pytest.mark.parametrize(
     "command", [*LONG, *OF_RUBYS_PROBES], ids=lambda found: found.words
 )
-def test_of_what_goes_on(
+def test_nothing_is_left_of_running_commands(
     command: Long, end: str, watched: Watched, begin: Begin
 ) -> None:
     if command in OF_RUBYS_PROBES and not has_ruby_probes():
@@ -136,7 +136,9 @@ ANSWERING = [
 
 
 @pytest.mark.parametrize("words", ANSWERING)
-def test_of_what_ends_by_itself(words: str, watched: Watched, begin: Begin) -> None:
+def test_nothing_is_left_of_commands_that_end(
+    words: str, watched: Watched, begin: Begin
+) -> None:
     before = watched.snapshot()
     _, err, code = begin(words, watched).result()
     assert code in (0, 1, 5), err
@@ -159,7 +161,7 @@ def test_a_copy_is_there_until_it_is_killed(watched: Watched, begin: Begin) -> N
     "words",
     ["calls PID", "latency PID", "count PID", "stacks PID --calls", "rbtrace -p PID"],
 )
-def test_of_words_that_select_nothing(
+def test_nothing_is_left_of_words_that_select_nothing(
     words: str, watched: Watched, begin: Begin
 ) -> None:
     before = watched.snapshot()
@@ -194,7 +196,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
         "heapdump PID FULL",
     ],
 )
-def test_of_a_full_disk(
+def test_nothing_is_left_if_the_disk_is_full(
     words: str, full_disk: Path, watched: Watched, begin: Begin
 ) -> None:
     before = watched.snapshot()
@@ -204,7 +206,7 @@ def test_of_a_full_disk(
     watched.comes_to(before)
 
 
-def test_of_a_conversation(watched: Watched, begin: Begin) -> None:
+def test_nothing_is_left_of_a_console(watched: Watched, begin: Begin) -> None:
     before = watched.snapshot()
     tracer = begin("console PID", watched, typed="x = 6\nputs x * 7\nexit\n")
     out, err, code = tracer.result()
@@ -247,7 +249,7 @@ def test_killed_while_methods_are_hooked(
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("command", ["eval", "console"])
-def test_of_code_that_runs(
+def test_nothing_is_left_of_running_code(
     command: str, end: str, watched: Watched, begin: Begin
 ) -> None:
     before = watched.snapshot()
@@ -263,7 +265,9 @@ def test_of_code_that_runs(
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_of_a_dump_that_is_under_way(end: str, watched: Watched, begin: Begin) -> None:
+def test_nothing_is_left_of_an_unfinished_dump(
+    end: str, watched: Watched, begin: Begin
+) -> None:
     before = watched.snapshot()
 
     def act() -> None:
@@ -298,7 +302,9 @@ def attach_and_detach(watched: Watched, begin: Begin) -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("step", STEPS)
-def test_of_attach(step: str, end: str, asleep: Watched, begin: Begin) -> None:
+def test_nothing_is_left_of_an_interrupted_attach(
+    step: str, end: str, asleep: Watched, begin: Begin
+) -> None:
     before = asleep.snapshot()
 
     def act() -> None:
@@ -312,7 +318,7 @@ def test_of_attach(step: str, end: str, asleep: Watched, begin: Begin) -> None:
     asleep.comes_to(before)
 
 
-def test_of_detach(asleep: Watched, begin: Begin) -> None:
+def test_nothing_is_left_of_a_killed_detach(asleep: Watched, begin: Begin) -> None:
     before = asleep.snapshot()
     begin("attach PID", asleep).result()
     tracer = begin("detach PID", asleep, prepare=at_request("stop", die))

@@ -61,7 +61,7 @@ def test_an_executed_program_is_traced_from_its_first_line() -> None:
     assert LATE not in err
 
 
-def test_what_it_executes_and_is_no_ruby() -> None:
+def test_an_executed_program_that_is_not_ruby() -> None:
     words = ["ruby", PROGRAM, "sh", "-c", "exit 3"]
     _, err, code = run("calls", *ONLY, *PATIENT, "--", *words)
     assert code == 3

@@ -71,7 +71,9 @@ def test_a_child_has_nothing_of_it(
     tracer.finish()
 
 
-def test_it_has_variables_of_its_own(target: Target, trace: Trace) -> None:
+def test_agent_tasks_do_not_change_the_programs_variables(
+    target: Target, trace: Trace
+) -> None:
     """The program has a ``line`` at top level and keeps reading it."""
     tracer = trace("trace", target.pid, "raise", "-n", "30")
     assert value(target, 'line = "kept"') == '"kept"'

@@ -237,7 +237,7 @@ def test_preforked_workers(target: Target) -> None:
     assert out.count("the agent is stopped") == 3
 
 
-def test_of_several_the_others_get_it(target: Target) -> None:
+def test_attach_to_several_continues_after_an_error(target: Target) -> None:
     other = subprocess.Popen(["sleep", "1000"])
     try:
         out, err, code = run("attach", f"{other.pid},{target.pid}")
@@ -613,7 +613,7 @@ def hold(target: Target) -> None:
     assert comes_true(lambda: call.read_text().startswith("61 "))  # wait4
 
 
-def test_one_that_holds_on_to_rubys_lock(target: Target) -> None:
+def test_a_target_that_keeps_the_gvl(target: Target) -> None:
     """Attach gives up in time, and its prepared code does not run later."""
     hold(target)
     out, err, code = run("attach", target.pid, "--timeout", "0.5")

@@ -71,7 +71,7 @@ def test_calls_of_several(words: tuple[str, ...], start: Start, trace: Trace) ->
     assert broken.step("last") == "done"
 
 
-def test_of_a_child_it_is_a_note(start: Start, trace: Trace) -> None:
+def test_a_broken_agent_in_a_child_is_a_note(start: Start, trace: Trace) -> None:
     target = start("methods/calls.rb")
     words = ("-m", "Tiny#", "--subprocesses")
     tracer = trace("calls", target.pid, *words)

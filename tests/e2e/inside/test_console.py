@@ -140,7 +140,7 @@ def test_each_ruby(name: str) -> None:
     assert code == 1
 
 
-def test_what_is_not_finished_at_the_end(target: Target) -> None:
+def test_unfinished_code_at_the_end_of_input(target: Target) -> None:
     out, err, code = piped(target.pid, "1\ndef f\n")
     assert out == ">> 1\n=> 1\n>> def f\n"
     assert "(SyntaxError)" in err
@@ -236,7 +236,7 @@ def test_completion(target: Target, talk: Terminal) -> None:
     talk.read_until(r"odd.only_mine\|(.|\n)*=> \[1\]\r\n")
 
 
-def test_what_is_asked_changes_no_variables(target: Target) -> None:
+def test_console_requests_do_not_change_variables(target: Target) -> None:
     """The program's own variables stay as they are, even those named like the
     console's."""
     ours = completion._ASK + session._ASK_FOR_FORM

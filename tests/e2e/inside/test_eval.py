@@ -82,7 +82,7 @@ def test_an_error(target: Target) -> None:
         ("BasicObject.new", "(NoMethodError)"),
     ],
 )
-def test_what_has_no_value(code: str, text: str, target: Target) -> None:
+def test_code_without_a_value(code: str, text: str, target: Target) -> None:
     _, err, status = run("eval", target.pid, code)
     assert text in err
     assert status == 1
@@ -207,7 +207,7 @@ def test_nothing_of_the_agent_is_in_an_error(
         assert [(int(one[1]), one[2]) for one in found if one] == backtrace
 
 
-def test_of_any_size(target: Target, tmp_path: Path) -> None:
+def test_code_and_values_of_any_size(target: Target, tmp_path: Path) -> None:
     size = 4_000_000
     out, _, code = run("eval", target.pid, f'$stdout.print "b" * {size}; "a" * {size}')
     assert out.splitlines() == ["b" * size, f'"{"a" * size}"']
@@ -341,7 +341,7 @@ def test_without_an_agent(words: tuple[str, ...], texts: tuple[str, ...]) -> Non
     assert code == 4
 
 
-def test_of_several_users(root: None, public_copy: PublicCopy) -> None:
+def test_processes_of_several_users(root: None, public_copy: PublicCopy) -> None:
     """Root can query any process. Another user can only query their own."""
     ruby = ["ruby", str(public_copy.targets / "inside/agent.rb")]
     target = Target(*rubies.as_user(ruby))

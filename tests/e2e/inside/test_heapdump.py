@@ -251,7 +251,7 @@ def test_its_copy_ends_with_it(target: Target, tmp_path: Path) -> None:
         process.kill()
 
 
-def test_what_its_copy_holds(target: Target, tmp_path: Path) -> None:
+def test_descriptors_of_the_copy(target: Target, tmp_path: Path) -> None:
     code = (
         'require "socket"; SERVER = TCPServer.new("127.0.0.1", 0);'
         ' OTHER = TCPSocket.new("127.0.0.1", SERVER.addr[1]); UDP = UDPSocket.new; 1'

@@ -202,7 +202,7 @@ def test_c_methods_alone(target: Target, trace: Trace) -> None:
         assert "--c-calls" not in said
 
 
-def test_what_cannot_be_undone_needs_a_yes(target: Target) -> None:
+def test_irreversible_actions_need_a_yes(target: Target) -> None:
     out, err, code = run("calls", target.pid, "--c-calls")
     assert (out, code) == ("", 1)
     assert "slower until it exits" in " ".join(err.split())
@@ -354,7 +354,7 @@ def test_several_on_one_output(start: Start, trace: Trace) -> None:
     )
 
 
-def test_what_is_lost_is_shown_where_it_was(target: Target, trace: Trace) -> None:
+def test_losses_are_marked_where_they_occurred(target: Target, trace: Trace) -> None:
     """The target makes 400,000 events while no tracer reads."""
     tracer = trace("calls", target.pid, "--no-duration", "--buffer", 1024)
     tracer.process.send_signal(signal.SIGSTOP)
@@ -617,7 +617,7 @@ def test_a_second_ctrl_c_drops_what_is_not_written(
 
 
 @pytest.mark.parametrize("told", [0, 10])
-def test_what_is_dropped_is_lost(told: int, target: Target) -> None:
+def test_dropped_events_count_as_lost(told: int, target: Target) -> None:
     options = CallsOptions(select=[Selector(owner="Tiny")], ring_records=1 << 19)
     targets = Targets.from_pids([target.pid])
     with closing(targets), closing(Calls(targets, options)) as session:

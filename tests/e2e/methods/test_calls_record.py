@@ -369,7 +369,7 @@ def test_a_full_disk(
     assert (json.loads(out)["incomplete"]["reason"], code) == ("cut off", 5)
 
 
-def test_what_goes_wrong(
+def test_errors_of_recording_and_reporting(
     start: Callable[..., Target], tmp_path: Path, recording: Path
 ) -> None:
     target = start("methods/calls.rb")

@@ -244,7 +244,7 @@ def test_selectors(target: Target, trace: Trace) -> None:
     assert found == {"Work.refuse": 30, "Order.find": 20, "Order.timed": 20}
 
 
-def test_what_is_no_selector(target: Target) -> None:
+def test_a_malformed_selector(target: Target) -> None:
     _, err, code = run("latency", target.pid, "-m", "Order.x.y")
     assert code == 2
     assert "'Order.x.y' does not select a method" in err
@@ -333,7 +333,7 @@ def test_a_probe_of_that_name_goes_before(start: Start, trace: Trace) -> None:
 # ------------------------------------------------------------------- sources
 
 
-def test_it_says_who_tells(target: Target, trace: Trace) -> None:
+def test_the_source_of_events_is_printed(target: Target, trace: Trace) -> None:
     tracer = trace("count", target.pid, "gc")
     assert "gc: counted by the agent's hook" in tracer.finish()[1]
     if has_ruby_probes():
@@ -433,13 +433,13 @@ def test_intervals_add_up(target: Target, trace: Trace) -> None:
     assert [document["started_ns"] for document in documents[1:]] == ends[:-1]
 
 
-def test_it_ends_after_so_long(target: Target) -> None:
+def test_counting_ends_after_the_duration(target: Target) -> None:
     words = ("-m", "Work.fib", "--duration", "100ms", "--json")
     out, _, code = run("count", target.pid, *words)
     assert (json.loads(out)["count"], code) == (0, 0)
 
 
-def test_it_ends_after_so_many(target: Target, trace: Trace) -> None:
+def test_counting_ends_after_the_count(target: Target, trace: Trace) -> None:
     tracer = trace("count", target.pid, "method", "--count", "1000", "--json")
     step(target, "fib")
     out, _, code = tracer.result()
@@ -697,7 +697,7 @@ def test_exceptions_where_io_converts(target: Target, trace: Trace) -> None:
     assert (end["count"], end["lost"], status) == (1, 0, 0), err
 
 
-def test_what_ends_our_code_is_told(target: Target, trace: Trace) -> None:
+def test_a_failure_of_the_agents_code_is_an_error(target: Target, trace: Trace) -> None:
     """The TracePoint's thread fails: the result is an error, not an empty table."""
     tracer = trace("trace", target.pid, "raise")
     step(target, "raise")

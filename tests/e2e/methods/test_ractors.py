@@ -87,7 +87,7 @@ def test_objects_of_the_others_are_not_counted(name: str, trace: Trace) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_that_begins_meanwhile(name: str, trace: Trace) -> None:
+def test_a_ractor_that_begins_meanwhile(name: str, trace: Trace) -> None:
     with rubies.running(name, "methods/calls.rb") as running:
         tracer = trace("calls", running.pid, "-m", "Object#trees", "--json")
         running.target.step("ractor")

@@ -60,7 +60,7 @@ def test_probes_without_the_operand(crafted, trace, words, without, series, note
         assert note in err
 
 
-def test_it_is_said_below_the_result(crafted, trace):
+def test_probes_without_the_argument_are_noted_below_the_result(crafted, trace):
     define(crafted, "paid", CENTS)
     define(crafted, "ping")
     for command in ("count", "trace"):
@@ -122,7 +122,7 @@ def test_a_later_probe_without_the_operand(crafted, trace):
     assert counters["late_probes"] == 1
 
 
-def test_no_word_of_children_where_none_join(crafted, trace):
+def test_no_note_about_children_if_none_can_join(crafted, trace):
     """For several named processes, the kernel needs no BTF."""
     define(crafted, "paid", CENTS)
     other = Crafted()

@@ -99,7 +99,7 @@ def test_a_begin_where_a_span_is_wanted(start, root):
     assert (rest, code) == ("Use the name of the span: load:work", 2)
 
 
-def test_what_was_declined_is_not_said_again(start, root):
+def test_a_declined_hazard_is_not_reported_again(start, root):
     target = start("probes/late.rb")
     if not if_ruby_has("cmethod__entry"):
         return

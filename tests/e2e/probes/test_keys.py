@@ -17,7 +17,7 @@ def kept_and_rest(document):
     return kept, rest
 
 
-def test_of_several_processes(craft, trace):
+def test_the_limit_on_keys_covers_several_processes(craft, trace):
     """Of 23 keys in two processes, the first 5 are kept."""
     targets = [craft(), craft()]
     for target in targets:
@@ -39,7 +39,7 @@ def test_of_several_processes(craft, trace):
 
 
 @pytest.mark.parametrize("kind", [INTEGER, STRING])
-def test_of_values_in_several_processes(craft, trace, kind):
+def test_the_limit_on_keys_for_values_in_several_processes(craft, trace, kind):
     """The sums in ``(other)`` are exact for each series."""
     targets = [craft(), craft()]
     for target in targets:
@@ -63,7 +63,7 @@ def test_of_values_in_several_processes(craft, trace, kind):
     assert document["counters"]["no_room"] == 0
 
 
-def test_of_children(start, trace):
+def test_the_limit_on_keys_covers_children(start, trace):
     target = start("probes/forking.rb")
     words = ["child", "--by", "n", "--subprocesses", "--max-keys", KEYS, "--json"]
     tracer = trace("count", target.pid, *words)
@@ -76,7 +76,7 @@ def test_of_children(start, trace):
     assert [group["count"] for group in rest] == [23 - KEYS]
 
 
-def test_of_spans_and_pairs_together(craft, trace):
+def test_spans_and_pairs_share_the_limit_on_keys(craft, trace):
     """Two BPF programs share one limit on keys."""
     target = craft()
     target.define("work__end", SPAN_END, role=2)
@@ -100,7 +100,7 @@ def test_of_spans_and_pairs_together(craft, trace):
     }
 
 
-def test_of_probes_that_come_later(start, trace):
+def test_late_probes_share_the_limit_on_keys(start, trace):
     """A series that starts after all keys are taken also has its row."""
     target = start("probes/late.rb")
     words = ["late:*", "--by", "n", "--max-keys", 2, "--json"]

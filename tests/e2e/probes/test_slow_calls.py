@@ -253,7 +253,7 @@ def test_bad_options(target: Target, tmp_path: Path, error: str) -> None:
         ("nothing", "no probe matches nothing"),
     ],
 )
-def test_what_is_no_span(target: Target, word: str, error: str) -> None:
+def test_words_that_are_not_spans(target: Target, word: str, error: str) -> None:
     if word == "gc" and not has_ruby_probes():
         error = "no probe matches ruby:gc__mark__begin"
     _, err, code = run("latency", target.pid, word, "--slower-than", "5")

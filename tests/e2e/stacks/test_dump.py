@@ -293,7 +293,9 @@ def test_a_hundred_threads(root: None) -> None:
         (["/etc/passwd", "--symbol", "ruby_current_vm=z"], 2, "is not an address"),
     ],
 )
-def test_what_cannot_be(root: None, words: list[str], code: int, text: str) -> None:
+def test_invalid_arguments_of_dump(
+    root: None, words: list[str], code: int, text: str
+) -> None:
     out, err, status = run("dump", *words)
     assert text in err.replace("\n", " ")
     assert (out, status) == ("", code)
@@ -329,7 +331,7 @@ def test_one_that_ended(root: None) -> None:
     assert "no process" in err
 
 
-def test_of_another_user(here: Standing, public_copy: PublicCopy) -> None:
+def test_a_process_of_another_user(here: Standing, public_copy: PublicCopy) -> None:
     assert_not_permitted(public_copy, here.pid)
 
 

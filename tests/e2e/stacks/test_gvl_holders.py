@@ -137,7 +137,7 @@ def test_threads_that_begin_to_wait_while_the_holder_sleeps(
 
 
 @pytest.mark.alone  # as the test above
-def test_those_that_never_had_it(fiddler: Target, trace: TRACE) -> None:
+def test_threads_that_never_had_the_gvl(fiddler: Target, trace: TRACE) -> None:
     """They have no Ruby stack yet. Only the GVL's queue contains them."""
     with closing(fiddler):
         found, _ = sampled(trace, fiddler, "begin 1")
@@ -213,7 +213,7 @@ def test_a_recording_of_a_holder_that_sleeps(
     assert asleep(found) == pytest.approx(2 * 3e9, rel=0.05)
 
 
-def test_nobody_waits(trace: TRACE) -> None:
+def test_no_thread_waits_for_the_gvl(trace: TRACE) -> None:
     """A single thread holds the GVL, and no thread waits. The memory engine counts it
     nevertheless."""
     program = "puts 'ready'; $stdout.flush; loop { 1 + 1 }"

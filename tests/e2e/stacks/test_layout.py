@@ -101,7 +101,7 @@ def test_a_layout_is_saved_and_used(target: Target, tmp_path: Path) -> None:
         ' "build_id": "", "offsets": {}}',
     ],
 )
-def test_what_is_no_saved_layout(target: Target, tmp_path: Path, text: str) -> None:
+def test_a_malformed_saved_layout(target: Target, tmp_path: Path, text: str) -> None:
     file = tmp_path / "ruby.layout"
     file.write_text(text)
     _, err, code = run("dump", target.pid, "--layout", file)

@@ -169,7 +169,7 @@ def test_states_of_threads_that_share_the_lock(busy: Target) -> None:
     assert time * 0.75 <= running + queued <= time * 1.25
 
 
-def test_who_sleeps_may_be_left_out(busy: Target) -> None:
+def test_sleeping_threads_can_be_left_out(busy: Target) -> None:
     out = done("stacks", busy.pid, "--mode", "wall", "--no-idle", "-n", 100)
     queued = f"[runnable];{BURNING};(run queue)"
     burning = {f"[running];{BURNING}", f"[waiting];{BURNING}"}
@@ -194,7 +194,7 @@ def test_mode_cpu_is_of_threads_on_a_cpu(busy: Target) -> None:
     assert 200 <= int(found[1]) <= 280  # -n is checked a few times a second
 
 
-def test_nobody_on_a_cpu_is_no_stack(still: Target) -> None:
+def test_no_stack_if_no_thread_is_on_a_cpu(still: Target) -> None:
     out, err, code = run("stacks", still.pid, "-d", "0.3")
     assert (out, code) == ("", 0)
     assert "0 samples" in err
@@ -436,7 +436,7 @@ def test_the_same_stacks_while_it_is_paused(busy: Target) -> None:
         (["--max-loss", "101"], "--max-loss"),
     ],
 )
-def test_what_cannot_be_asked_for(still: Target, words: list[str], said: str) -> None:
+def test_invalid_options_of_stacks(still: Target, words: list[str], said: str) -> None:
     out, err, code = run("stacks", still.pid, *words)
     assert (out, code) == ("", 2)
     assert said in err

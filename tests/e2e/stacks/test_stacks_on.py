@@ -334,7 +334,7 @@ def test_a_program_of_ours() -> None:
     assert re.fullmatch(stack, out)
 
 
-def test_what_costs_too_much_ends(target: Target, trace: TRACE) -> None:
+def test_a_costly_event_is_detached(target: Target, trace: TRACE) -> None:
     tracer = trace("stacks", target.pid, "--on", "shop:sold", "--format", "folded")
     target.tell("spin 1000")
     out, err, code = tracer.result()
@@ -346,7 +346,7 @@ def test_what_costs_too_much_ends(target: Target, trace: TRACE) -> None:
     assert "--every" in err
 
 
-def test_what_costs_much_goes_on_with_yes(target: Target, trace: TRACE) -> None:
+def test_a_costly_event_continues_with_yes(target: Target, trace: TRACE) -> None:
     options = ("--on", "shop:sold", "--yes", "-d", 1.5, "--format", "folded")
     tracer = trace("stacks", target.pid, *options)
     target.tell("spin 1000")

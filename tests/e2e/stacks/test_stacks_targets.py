@@ -394,7 +394,7 @@ def test_a_process_that_is_no_ruby(root: None) -> None:
             process.kill()
 
 
-def test_one_of_several_is_no_ruby(start: START, root: None) -> None:
+def test_one_of_several_does_not_run_ruby(start: START, root: None) -> None:
     target = start("stacks/turning.rb")
     with subprocess.Popen(["sleep", "1000"]) as process:
         try:
@@ -467,7 +467,7 @@ def test_a_process_of_ones_own(root: None) -> None:
         target.close()
 
 
-def test_who_may_not_use_bpf_reads_memory(root: None) -> None:
+def test_stacks_are_read_from_memory_without_bpf_rights(root: None) -> None:
     command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     with closing(Target(*command, "ruby", "-e", SCRIPT)) as target:
         _, err, code = run_as_nobody("stacks", target.pid, "--engine", "bpf")

@@ -88,7 +88,7 @@ def test_several_at_once_are_the_same(zoo: Zoo) -> None:
     assert found == zoo.truth["stacks"]
 
 
-def test_what_is_parked_is_clean_at_once(zoo: Zoo) -> None:
+def test_parked_threads_are_clean_at_once(zoo: Zoo) -> None:
     flags = {zoo.walk(name).flags for name in zoo.names}
     assert flags == {SampleFlags.CLEAN}
     counts = zoo.vm.counts

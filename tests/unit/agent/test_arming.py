@@ -135,7 +135,7 @@ def names(*methods: Map) -> Map:
     return {"methods": list(methods)}
 
 
-def test_what_is_asked(agent: FakeAgent) -> None:
+def test_the_fields_of_an_arm_request(agent: FakeAgent) -> None:
     select = [Selector("A", "instance", None)]
     what = ArmRequest(HookMode.SLOW, threshold_ns=5, cpu=True, select=select)
     with pytest.raises(BrokenAgent, match="something else"):

@@ -119,7 +119,7 @@ def test_two_at_once(a_root: Path) -> None:
     assert everything(a_root) == {"tmp"}
 
 
-def test_what_the_target_removed_already(a_root: Path) -> None:
+def test_files_that_the_target_already_removed(a_root: Path) -> None:
     with in_root(a_root) as process:
         with placed(process, {"a": b"1", "b": b"2"}) as (path, _):
             (a_root / path.lstrip("/") / "a").unlink()

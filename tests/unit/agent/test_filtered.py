@@ -147,7 +147,7 @@ def test_what_is_denied(number: int, answer: int, denied: str | None) -> None:
         ("memory", 234, KILL, "tgkill"),
     ],
 )
-def test_what_a_command_dies_of(
+def test_fatal_system_calls_of_a_command(
     command: str, number: int, answer: int, fatal: str | None
 ) -> None:
     assert fatal_call([parse_filter(forbidding([number], answer))], command) == fatal

@@ -334,7 +334,7 @@ def test_what_the_process_said(said: tuple[LoaderLinks, Path]) -> None:
             reader.await_end(0)
 
 
-def test_what_is_not_the_link_it_should_be(said: tuple[LoaderLinks, Path]) -> None:
+def test_only_the_users_own_link_is_a_report(said: tuple[LoaderLinks, Path]) -> None:
     """No file is opened, and a link of another user is ignored."""
     reader, path = said
     for make in (path.touch, path.mkdir, lambda: os.mkfifo(path)):
@@ -373,7 +373,7 @@ sys.stdin.read()
 """
 
 
-def test_nobody_else_keeps_it_off(root: None) -> None:
+def test_another_users_lock_does_not_block_attaching(root: None) -> None:
     """Any user can lock a file that any user can open."""
     words = [sys.executable, "-c", _LOCKS, str(os.getpid()), str(USER)]
     with Process(os.getpid()) as process, closing(Target(*words)) as other:

@@ -114,7 +114,7 @@ def test_a_user_unknown_in_a_namespace_is_not_nobody(
     assert peers.knock(opened(target), peers.become(OTHER)) == "denied"
 
 
-def test_nobody_where_all_are_known(start: Callable[..., Target]) -> None:
+def test_nobody_is_a_user_if_all_users_are_known(start: Callable[..., Target]) -> None:
     target = start(NOBODY)
     path = opened(target)
     assert knock(path, OTHER) == "closed"

@@ -49,7 +49,7 @@ def listening(directory: Path, then: str = "0") -> Iterator[Process]:
         target.close()
 
 
-def test_who_runs_no_ruby(start: Callable[..., Target]) -> None:
+def test_a_process_that_does_not_run_ruby(start: Callable[..., Target]) -> None:
     with Process(os.getpid()) as process:
         found = runs_no_ruby(process)
         assert found is not None
@@ -87,7 +87,7 @@ def test_none(tmp_path: Path) -> None:
     assert "CRuby" in caught.value.hint
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_no_process_listens(tmp_path: Path) -> None:
     with (
         listening(tmp_path, "server.close()") as process,
         pytest.raises(NoAgent, match="nobody is listening"),
@@ -95,7 +95,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
         connect(process)
 
 
-def test_of_another_process(tmp_path: Path) -> None:
+def test_a_socket_of_another_process(tmp_path: Path) -> None:
     with listening(tmp_path) as process:
         path = next(tmp_path.glob("*.sock"))
         path.unlink()
@@ -106,7 +106,7 @@ def test_of_another_process(tmp_path: Path) -> None:
                 connect(process)
 
 
-def test_of_the_user_it_was(
+def test_a_directory_of_another_user_after_setuid(
     root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(place, "runs_no_ruby", lambda process: None)

@@ -152,7 +152,7 @@ def test_a_value_comes_back(value: Any) -> None:
         encode({"a": None})[:-1] + 16 * b"a\x01\0\0\0" + b"n",
     ],
 )
-def test_what_is_no_map(data: bytes) -> None:
+def test_malformed_maps(data: bytes) -> None:
     with pytest.raises(BrokenAgent):
         decode_map(data)
 
@@ -189,7 +189,7 @@ def test_too_many_values() -> None:
         (0, REPLY, 0, 1, 3),
     ],
 )
-def test_what_is_no_frame(head: tuple[int, ...], ask: Ask) -> None:
+def test_malformed_frames(head: tuple[int, ...], ask: Ask) -> None:
     with pytest.raises(BrokenAgent):
         ask(struct.pack("<IBBHI", *head) + bytes(64))
 
@@ -243,7 +243,7 @@ def test_events_without_end(ask: Ask) -> None:
         (frame(REPLY, b"i"), "truncated"),
     ],
 )
-def test_what_is_no_answer(data: bytes, text: str, ask: Ask) -> None:
+def test_malformed_answers(data: bytes, text: str, ask: Ask) -> None:
     with pytest.raises(BrokenAgent, match=text):
         ask(data)
 

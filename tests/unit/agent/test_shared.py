@@ -45,7 +45,7 @@ def test_the_header() -> None:
     assert header.ring_records == made.RECORDS
 
 
-def test_what_changes() -> None:
+def test_counters_and_streams() -> None:
     data = make_data()
     with memory_of(data) as memory:
         full = Condition.BLOCKS_FULL

@@ -43,7 +43,7 @@ def test_counts_alone() -> None:
     assert found == [Counted(1, 1, 1), Counted(2, 2, 2)]
 
 
-def test_what_did_not_change_is_the_same() -> None:
+def test_unchanged_rows_are_the_same_objects() -> None:
     data = make_data(HookMode.TABLE)
     # Two calls, both in the histogram by now; of the other method they are not yet.
     made.put_block(data, 1, (1, 3, 0), [1, 1, *[0] * 62])
@@ -57,7 +57,7 @@ def test_what_did_not_change_is_the_same() -> None:
     ]
 
 
-def test_what_was_not_called_is_no_row() -> None:
+def test_methods_without_calls_have_no_row() -> None:
     data = make_data(HookMode.TABLE)
     struct.pack_into("<6Q", data, _method(1) + 64, *[0] * 6)
     assert [row.index for row in rows(data)] == [2]

@@ -34,7 +34,7 @@ def test_why_there_are_none() -> None:
     assert values_of(packed(1, 4), SELECT) == (("self", memory), ("@x", memory))
 
 
-def test_what_cannot_be() -> None:
+def test_malformed_values() -> None:
     """More values than expressions, fewer, cut, no UTF-8, of another selector."""
     three = values_of(packed(1, 0, b"1", b"2", b"3"), SELECT)
     assert three == (("self", "1"), ("@x", "2"))

@@ -48,7 +48,7 @@ def test_recursion() -> None:
     assert [event[2:] for event in told(records)] == [(3, 7), (2, 9), (1, 11), (0, 13)]
 
 
-def test_who_is_a_leaf() -> None:
+def test_calls_without_inner_calls_are_leaves() -> None:
     nesting = CallNesting()
     records = [
         (1, 1, 0, ENTRY, 0),

@@ -132,7 +132,7 @@ def test_collections_are_not_the_callers_time(fold: Callable[..., CallFold]) -> 
     assert stacks(fold(text), "ns") == {"a": 2, f"a;{name}": 1, name: 1}
 
 
-def test_what_was_lost_or_did_not_return(fold: Callable[..., CallFold]) -> None:
+def test_lost_and_unreturned_calls(fold: Callable[..., CallFold]) -> None:
     found = fold("] a( ! b( )")
     assert (found.calls, found.unreturned, found.lost) == (2, 1, 3)
     assert stacks(found, "ns") == {"a": 2, "a;b": 1}
@@ -163,7 +163,7 @@ def test_times_and_numbers_of_calls_in_one(fold: Callable[..., CallFold]) -> Non
     assert called == [["calls=3 0", "1 5"], ["calls=1 0", "1 0"]]
 
 
-def test_it_begins_anew(fold: Callable[..., CallFold]) -> None:
+def test_each_result_begins_at_zero(fold: Callable[..., CallFold]) -> None:
     found = fold("a( )")
     assert stacks(found) == {"a": 1}
     assert stacks(found) == {}

@@ -100,7 +100,9 @@ def test_reports_what_hdrhistogram_reports(digits: int, values: list[int]) -> No
 
 
 @given(st.lists(in_range, max_size=50), st.lists(in_range, max_size=50))
-def test_of_two_the_fewer_digits_stay(one: list[int], other: list[int]) -> None:
+def test_combined_histograms_have_the_fewer_digits(
+    one: list[int], other: list[int]
+) -> None:
     both = Histogram.from_values(one + other, 2)
     fine, coarse = Histogram.from_values(one), Histogram.from_values(other, 2)
     assert fine.merge(coarse) == coarse.merge(fine) == both

@@ -73,7 +73,7 @@ def test_counted() -> None:
     assert (found["Order"].count, found["Order"].distribution) == (3, None)
 
 
-def test_what_has_no_name() -> None:
+def test_methods_without_a_name() -> None:
     nothing = CalledMethod(MethodKind.NO_ROOM, None, False, None)
     gc = CalledMethod(MethodKind.GC, None, False, None)
     series = {**SERIES, MethodKind.GC: "gc"}

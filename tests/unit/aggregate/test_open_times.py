@@ -30,7 +30,7 @@ def test_a_time_that_goes_on() -> None:
     assert due(times, []) == 0
 
 
-def test_one_that_ended_between_the_two_looks() -> None:
+def test_a_time_that_ended_between_two_reads() -> None:
     times = OpenTimes()
     assert due(times, [], stack(b"a", 3)) == 3
     assert due(times, []) == 0

@@ -96,7 +96,7 @@ def test_other_fibers_of_its_thread() -> None:
     assert found.part().parts == {"on CPU": 25, "suspended": 20}
 
 
-def test_what_no_sample_says() -> None:
+def test_time_without_a_sample() -> None:
     samples = [sample(110, 10, "work"), sample(130, 20, "other", OTHERS)]
     found = joined(samples, span(100, 145), span(200, 210))
     # From 130 to 145 one or the other ran.

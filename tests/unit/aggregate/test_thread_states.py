@@ -81,7 +81,7 @@ def test_a_thread_s_life() -> None:
         ("R", (WOKEN, ""), (5, 10, "sleeping", None)),
     ],
 )
-def test_what_it_was_when_it_was_found(
+def test_the_state_when_a_thread_was_found(
     found: str, then: tuple[SwitchKind, str], was: tuple[object, ...]
 ) -> None:
     first = switch(10, *then, 2)
@@ -90,7 +90,7 @@ def test_what_it_was_when_it_was_found(
     assert spans([first, switch(11, FOUND, found)]) == spans([first])
 
 
-def test_what_never_switches() -> None:
+def test_threads_that_never_switch() -> None:
     assert spans([switch(5, FOUND, "R")]) == [(5, 100, "running", None)]
     assert spans([switch(5, FOUND, "S")]) == [(5, 100, "sleeping", None)]
 
@@ -206,7 +206,7 @@ def test_cpu_of_calls_that_is_not_known() -> None:
     cpu.add(told(CallEventKind.ENDED, 9, 8))
 
 
-def test_what_is_kept_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_SPANS", 4)
     cpu = CpuOfCalls()
     cpu.add(told(CallEventKind.ENTERED, 0, 0))

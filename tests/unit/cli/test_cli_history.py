@@ -65,7 +65,9 @@ def test_others_may_not_read_it(place: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "directory", "no place"])
-def test_what_is_no_file_is_left_alone(place: Path, tmp_path: Path, kind: str) -> None:
+def test_a_history_that_is_not_a_file_is_unchanged(
+    place: Path, tmp_path: Path, kind: str
+) -> None:
     place.parent.mkdir(parents=True)
     if kind == "link":
         (tmp_path / "other").write_text("theirs\n")

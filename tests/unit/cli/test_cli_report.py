@@ -137,7 +137,7 @@ def test_a_thread_that_is_not_there(
     assert both.returncode == 4
 
 
-def test_of_many_threads_ten_are_told() -> None:
+def test_ten_of_many_threads_are_listed() -> None:
     """Names that the program gave them are made safe to be shown."""
     threads = [(1, f"{number:02}\x1b[31m\udcff") for number in range(12)]
     found = Filters("zz").missing("a", threads)

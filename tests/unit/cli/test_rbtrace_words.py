@@ -93,7 +93,7 @@ def test_a_command_alone_shows_all_its_calls(before: str) -> None:
         ("-p 1 -e 1", []),
     ],
 )  # fmt: skip
-def test_what_is_not_the_same_is_said(theirs: str, notes: list[str]) -> None:
+def test_differences_from_rbtrace_are_noted(theirs: str, notes: list[str]) -> None:
     assert translate(shlex.split(theirs)).notes == notes
 
 

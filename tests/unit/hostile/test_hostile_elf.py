@@ -521,7 +521,7 @@ def test_one_budget_of_headers_for_all_files(scan_of: Scan) -> None:
     assert {problem.text for problem in found.problems} == {"too many program headers"}
 
 
-def test_what_is_known_costs_no_notes(scan_of: Scan) -> None:
+def test_cached_files_use_no_budget_of_notes(scan_of: Scan) -> None:
     data = Elf(notes=site_note() * 10).build()
     cache = ProbeCache()
     assert len(scan_of(data, Budget(), cache).probes) == FILES

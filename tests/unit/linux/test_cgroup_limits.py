@@ -105,7 +105,7 @@ def test_part_of_the_cgroups_is_mounted(files: Files) -> None:
     assert files.room("0::/../../a\n") == 200 * MIB
 
 
-def test_nobody_tells(files: Files) -> None:
+def test_a_cgroup_without_valid_limits(files: Files) -> None:
     (files.folder / "meminfo").unlink()
     assert files.room("0::/a\n") is None
     files.mount("cgroup2", "/", "rw")
@@ -113,7 +113,7 @@ def test_nobody_tells(files: Files) -> None:
     assert files.room("0::/a\nnonsense\n") is None
 
 
-def test_of_a_process() -> None:
+def test_the_memory_room_of_a_process() -> None:
     with Process(os.getpid()) as process:
         room = memory_room(process)
     assert room is not None

@@ -40,7 +40,7 @@ def ending() -> Iterator[Process]:
         target.close()
 
 
-def test_it_is_said_to_have_ended(ending: Process) -> None:
+def test_errors_say_that_the_process_has_ended(ending: Process) -> None:
     """The error does not claim that it does not run Ruby, which is unknown by then."""
     assert ending.alive()
     assert ending.is_ending()

@@ -125,7 +125,7 @@ def test_a_program_that_does_not_exist() -> None:
         os.waitpid(held._pid, os.WNOHANG)
 
 
-def test_it_is_let_go_after_a_time(
+def test_a_held_program_is_released_after_a_time(
     held: HeldStart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(held_start, "HELD_SECONDS", 0.5)
@@ -137,7 +137,7 @@ def test_it_is_let_go_after_a_time(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_it_is_killed_while_it_stands(held: HeldStart, number: signal.Signals) -> None:
+def test_a_held_program_is_killed(held: HeldStart, number: signal.Signals) -> None:
     program = started(held, "sleep", "100")
     program.send_signal(number)
     held.release()

@@ -48,7 +48,7 @@ def test_functions() -> None:
         assert symbols.name(address - 1) != name
 
 
-def test_what_is_no_function() -> None:
+def test_addresses_outside_of_functions() -> None:
     symbols, all_listed = KernelSymbols(), listed()
     address, kind = all_listed["__start_rodata"]
     assert kind in "DdRr"

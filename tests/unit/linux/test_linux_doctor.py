@@ -155,7 +155,9 @@ def test_knobs(kernel: Kernel) -> None:
         (3, "of no process (Yama)"),
     ],
 )
-def test_whose_stacks(kernel: Kernel, scope: int | None, text: str) -> None:
+def test_the_processes_whose_stacks_can_be_read(
+    kernel: Kernel, scope: int | None, text: str
+) -> None:
     check = doctor._reading(replace(kernel, yama=scope), NONE)
     is_all_refused = scope is not None and scope >= 2
     status = CheckStatus.FAIL if is_all_refused else CheckStatus.WARN

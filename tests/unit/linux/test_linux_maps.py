@@ -56,7 +56,7 @@ def test_odd_paths() -> None:
     assert not parsed(b"1000-2000 rw-p 0 00:00 0   [heap]").is_file
 
 
-def test_what_is_no_line() -> None:
+def test_malformed_lines() -> None:
     text = b"\n\nnonsense\n1-2-3 r-xp 0 00:00 1 /x\n1000-2000 r-xp zz 00:00 1 /x\n"
     assert list(parse(text)) == []
 

@@ -162,7 +162,7 @@ def test_a_program_is_as_old_as_its_exec() -> None:
         assert process.age < old + time.monotonic() - told
 
 
-def test_one_that_was_let_go_has_ended() -> None:
+def test_a_closed_process_has_ended() -> None:
     process = Process(os.getpid())
     process.close()
     for read in (process.threads, lambda: process.read("stat"), lambda: process.uid):

@@ -188,7 +188,9 @@ def test_one_that_is_stopped_meanwhile(program: Path, counts: Counts) -> None:
         counts.wait_for_more(0, 1)
 
 
-def test_it_is_let_go_when_time_is_up(program: Path, counts: Counts) -> None:
+def test_a_paused_process_is_released_at_the_limit(
+    program: Path, counts: Counts
+) -> None:
     with running(program, counts.path, "s") as target, Process(target.pid) as process:
         with paused(process, 2) as pause:
             counts.wait_for_more(0)
@@ -396,7 +398,7 @@ def root() -> None:
         pytest.skip("needs root, to become another")
 
 
-def test_of_another_user(
+def test_a_denial_for_another_users_process(
     root: None, program: Path, counts: Counts, public_copy: PublicCopy
 ) -> None:
     with running(program, counts.path, "n") as target:
@@ -458,7 +460,7 @@ def test_root_without_the_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--cap-add SYS_PTRACE" in error.hint
 
 
-def test_of_one_that_has_ended() -> None:
+def test_a_denial_after_the_process_ended() -> None:
     from rbtrace_py.linux.permission import explain_denied
 
     child = subprocess.Popen(["true"])

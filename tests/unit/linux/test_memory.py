@@ -61,7 +61,7 @@ def test_the_buffer_grows_under_ranges_that_are_kept(memory: ProcessMemory) -> N
 
 
 @pytest.mark.parametrize("address", [0, 8, 1 << 47, (1 << 64) - 8, 1 << 64, -8])
-def test_what_is_not_mapped_is_said_so(memory: ProcessMemory, address: int) -> None:
+def test_unmapped_memory_is_unreadable(memory: ProcessMemory, address: int) -> None:
     with pytest.raises(UnreadableMemory):
         memory.read(address, 8)
     with pytest.raises(UnreadableMemory):

@@ -38,7 +38,9 @@ STOP = ["schedule", "ptrace_stop", "ptrace_do_notify", "ptrace_notify"]
         ["vfs_read", PROGRAM, "bpf_trace_run4", *CALL],
     ],
 )
-def test_what_leads_to_our_program(own: list[str], real: list[str]) -> None:
+def test_frames_that_lead_to_our_program_are_removed(
+    own: list[str], real: list[str]
+) -> None:
     assert without_own([*own, *real]) == real
 
 

@@ -328,7 +328,7 @@ def test_malformed_switches(payload: bytes, reason: str, tmp_path: Path) -> None
     assert (recording.is_complete, reason in damage_of(recording)) == (False, True)
 
 
-def test_what_is_no_recording(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_recording(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"no")
     with pytest.raises(BadRecording):

@@ -123,7 +123,7 @@ def write(
         writer.tell(RecordedStep(PROCESS, None, METHODS, lost=55, ended=True), 3_000)
 
 
-def test_what_was_seen_live_is_read(tmp_path: Path) -> None:
+def test_a_recording_contains_what_was_seen_live(tmp_path: Path) -> None:
     """Names, values, threads and times."""
     path = tmp_path / "a.rbrec"
     given_ = steps(RECORDS, FIBER)
@@ -155,7 +155,7 @@ def test_only_so_many_calls(tmp_path: Path) -> None:
     assert read[-1].event.what.name == "RETURNED"
 
 
-def test_what_is_open_ends_with_the_file(tmp_path: Path) -> None:
+def test_open_calls_end_with_the_file(tmp_path: Path) -> None:
     """Each call that began has an end, even if the writer was not closed."""
     path = tmp_path / "a.rbrec"
     given_ = steps(RECORDS)

@@ -125,7 +125,7 @@ def test_equal_stacks_come_back_as_one_object(path: Path) -> None:
     assert len({id(s.stack) for s in Recording(path)}) <= 4 + 1 + 7
 
 
-def test_what_was_lost_is_told(path: Path) -> None:
+def test_losses_are_recorded(path: Path) -> None:
     statistics = Statistics(rate=99.0)
     with RecordingWriter(path, META, statistics) as writer:
         writer.add(sample("a"))

@@ -144,7 +144,7 @@ def test_a_tree_is_not_cut(tmp_path: Path, make: Make) -> None:
     ]
 
 
-def test_what_is_no_call_is_not_open(tmp_path: Path, make: Make) -> None:
+def test_only_calls_keep_a_segment_open(tmp_path: Path, make: Make) -> None:
     """Neither a stack without calls nor a collection keeps a segment open."""
     collected = [(5_000, 2, 0, GC_BEGIN, 0), (5_001, 2, 0, GC_END, 0)]
     writer = make()
@@ -257,7 +257,7 @@ def test_a_disk_that_others_filled(small_disk: Path) -> None:
         fill(small_disk)
 
 
-def test_those_that_are_too_old_go(tmp_path: Path, make: Make) -> None:
+def test_segments_that_are_too_old_are_deleted(tmp_path: Path, make: Make) -> None:
     writer = make(keep_ns=1)
     writer.tell(step(tree(2_000)), 0)
     writer.tell(step(tree(3_000)), 10)

@@ -32,7 +32,7 @@ def test_several_attempts() -> None:
     )
 
 
-def test_what_was_there_and_has_no_hook() -> None:
+def test_an_agent_that_was_there_without_a_hook() -> None:
     """Texts of the process do not steer the terminal."""
     found = AttachResult(4711, None, "ruby \x1b[2J", "no\nhook")
     assert list(attached_lines(found, PLAIN)) == [

@@ -11,7 +11,7 @@ from rbtrace_py.report.terminal.pointer import pointed
 from rbtrace_py.report.text import escape, width
 
 
-def test_where_there_is_room() -> None:
+def test_a_pointer_that_fits() -> None:
     assert pointed("idd > 1", 0, PLAIN) == ("  idd > 1", "  ^")
     assert pointed("id > 1 )", 7, PLAIN) == ("  id > 1 )", "         ^")
     assert pointed("id >", 4, PLAIN) == ("  id >", "      ^")

@@ -198,7 +198,7 @@ BOMB = base64.b64encode(bytes(8) + zlib.compress(bytes(1 << 26))).decode()
         "{" + '"a":' * 3 + "[" * 100_000,
     ],
 )
-def test_what_is_none_is_said(tmp_path: Path, text: str) -> None:
+def test_files_that_are_not_results(tmp_path: Path, text: str) -> None:
     with pytest.raises(BadRecording, match="neither a recording nor a result"):
         read(tmp_path, text)
 

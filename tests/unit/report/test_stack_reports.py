@@ -268,7 +268,7 @@ def test_a_wide_terminal_has_room_for_paths_and_a_file_too(style: Style) -> None
 
 
 @pytest.mark.parametrize("name", ["failed", "late", "trimmed", "truncated"])
-def test_no_losses_is_said_of_nothing_else(name: str) -> None:
+def test_no_losses_is_printed_only_without_losses(name: str) -> None:
     own = Statistics(samples=3, rounds=3)
     setattr(own, name, 1)
     _, found = statistics_lines(own)

@@ -30,7 +30,7 @@ def test_line() -> None:
         (22, "waiting for… · 12 s"),
     ],
 )
-def test_what_is_cut_first(columns: int, line: str) -> None:
+def test_the_status_line_is_shortened_in_order(columns: int, line: str) -> None:
     style = Style(width=columns)
     assert status_line(WHAT, 12, "stops", style) == line
 

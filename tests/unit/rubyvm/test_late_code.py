@@ -56,7 +56,7 @@ def late(
 
 
 @pytest.mark.parametrize("fresh", [NEW, FUNCTION])
-def test_what_was_read_a_collection_later(fresh: int) -> None:
+def test_code_read_a_collection_later_is_unresolved(fresh: int) -> None:
     stack = walked(5 << 2, fresh, OLD, fresh)
     assert late(stack, 5 << 2, fresh) == []
     assert late(stack, 6 << 2, fresh) == [[0, 2]]
@@ -80,7 +80,7 @@ def test_code_that_survived_a_collection_existed_before_it() -> None:
     assert late(walked(4 << 2, NEW), 6 << 2, NEW, is_old=True) == [[0]]
 
 
-def test_it_is_said_once_of_a_frame() -> None:
+def test_a_frame_is_reported_as_late_once() -> None:
     code, stack = LateCode(), walked(5 << 2, NEW, OLD)
     (found,) = code.without([stack], [(NEW, False)], 6 << 2)
     assert code.without([found], [], 6 << 2) == []

@@ -322,7 +322,7 @@ def test_an_unknown_version_names_the_nearest(version: str, near: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["", "3", "trunk", "3.x", "9" * 400, "3.1000.0"])
-def test_what_is_no_version(version: str) -> None:
+def test_malformed_versions(version: str) -> None:
     with pytest.raises(UnknownRuby) as caught:
         table_for(version)
     assert "is not a Ruby version" in str(caught.value)

@@ -71,7 +71,7 @@ def test_bytes_that_are_kept_are_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_what_was_not_recorded_is_no_stack(name: str) -> None:
+def test_threads_without_recorded_memory_have_no_stack(name: str) -> None:
     vm, stacks = recorded(name)
     others = [thread for key, thread in keyed(vm).items() if key not in stacks]
     assert vm.sample_all(others) == [None] * len(others)

@@ -149,7 +149,9 @@ def test_one_with_an_agent_joins(world: World, session: Session) -> None:
     assert world.tried == [1]
 
 
-def test_one_without_is_given_up(world: World, session: Session) -> None:
+def test_waiting_for_a_child_without_an_agent_ends(
+    world: World, session: Session
+) -> None:
     world.child(1, NoAgent("none"))
     for world.now in (0.0, 1.0, CHILD_SECONDS - 0.5):
         session.refresh()
@@ -209,7 +211,9 @@ def test_a_program_that_we_started_is_polled_until_it_ends(
     assert session.counts == (0, 0, 0)
 
 
-def test_nobody_waits_for_ever(world: World, session: Session) -> None:
+def test_waiting_for_children_without_agents_ends(
+    world: World, session: Session
+) -> None:
     """Processes without an agent may come and go."""
     for pid in range(1, 9):
         world.child(pid, NoAgent("none"))
@@ -232,7 +236,9 @@ def test_one_that_ended_is_counted(world: World, session: Session) -> None:
     assert (session.counts, session.may_join(0.0)) == ((2, 0, 0), False)
 
 
-def test_those_there_at_first_are_not_late(world: World, session: Session) -> None:
+def test_processes_present_at_the_start_are_not_late(
+    world: World, session: Session
+) -> None:
     for pid in (1, 2):
         world.child(pid)
     world.problems[2] = NoAgent("none")

@@ -41,6 +41,6 @@ def test_records_in_pieces() -> None:
         record(*[bytes(MAX_FIELD)] * 17),
     ],
 )
-def test_what_is_none(data: bytes) -> None:
+def test_malformed_records(data: bytes) -> None:
     with pytest.raises(BrokenAgent):
         Records().feed(data)

@@ -109,7 +109,7 @@ def test_a_no_that_is_raised() -> None:
     assert asked == ["text"]
 
 
-def test_nobody_is_there_to_say_yes() -> None:
+def test_a_confirmation_without_a_terminal() -> None:
     Confirmation().ask([])
     with pytest.raises(NotConfirmed):
         Confirmation().ask(["text"])

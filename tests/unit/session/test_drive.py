@@ -78,7 +78,7 @@ def test_the_end_of_all_targets(counter: Counter) -> None:
     assert counter.finished == 1
 
 
-def test_what_has_ended_may_have_left_a_child(counter: Counter) -> None:
+def test_an_ended_target_may_have_left_a_child(counter: Counter) -> None:
     """A refresh finds the child."""
     counter.has_child = True
     drive(counter, Limits())

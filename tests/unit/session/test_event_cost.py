@@ -62,7 +62,7 @@ def test_too_much_in_a_later_second() -> None:
     assert (cost.is_too_high, cost.hits) == (True, 12_501)
 
 
-def test_a_look_that_comes_late() -> None:
+def test_the_cost_is_measured_over_the_elapsed_time() -> None:
     assert not Events().come(2.0, 25_000).is_too_high
     assert Events().come(2.0, 25_001).is_too_high
 

@@ -66,7 +66,7 @@ def test_never_where_it_is_of_no_use() -> None:
     assert not others.is_due(process)
 
 
-def test_those_that_ended_are_forgotten() -> None:
+def test_ended_processes_are_forgotten() -> None:
     others = NonRubyProcesses(Clock())
     for pid in (1, 2):
         others.add(made(pid))

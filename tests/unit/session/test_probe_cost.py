@@ -60,7 +60,7 @@ def test_programs_and_traps(measured: Measure) -> None:
     assert found.share == found.ns / found.elapsed_ns
 
 
-def test_what_is_not_known_is_not_said(measured: Measure) -> None:
+def test_an_unknown_cost_is_not_reported(measured: Measure) -> None:
     assert measured(lambda attacher: 400.0, is_on=False) is None
     for error in (BpfError("refused"), OSError(24, "Too many open files")):
 

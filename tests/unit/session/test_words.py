@@ -60,10 +60,10 @@ def test_a_bare_name_is_not_the_agents_own(word: str, found: list[str]) -> None:
         ("count", "shop", "List all probes with `rbtrace-py probes PID`"),
     ],
 )
-def test_what_may_have_been_meant(command: str, word: str, hint: str) -> None:
+def test_similar_names_are_suggested(command: str, word: str, hint: str) -> None:
     assert unknown_probe(word, PROBES, command).hint == hint
 
 
-def test_nothing_to_be_meant() -> None:
+def test_no_suggestion_without_probes() -> None:
     hint = "The process has no USDT probes: see `rbtrace-py doctor PID`"
     assert unknown_probe("shop", PROBES[:2]).hint == hint
