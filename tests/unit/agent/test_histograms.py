@@ -176,7 +176,7 @@ def test_no_room_for_a_carry(driver: Path) -> None:
 
 @pytest.mark.parametrize("digits", DIGITS)
 def test_ten_thousand_methods(driver: Path, digits: int) -> None:
-    """There are many times more slots than in its first table."""
+    """The memory has many times more slots than the hook's first table."""
     number = 10_000
     given_ = [
         (method, (method * 7 + 1) << octave)

@@ -71,7 +71,7 @@ def test_a_path_longer_than_an_address(tmp_path: Path) -> None:
 
 
 def test_another_start_time(tmp_path: Path) -> None:
-    """A process of another time namespace has one."""
+    """A process of another time namespace has an agent."""
     with listening(tmp_path) as process:
         for path in tmp_path.glob("*.sock"):
             path.rename(tmp_path / f"{process.pid}-1.sock")
@@ -285,7 +285,7 @@ def directory(path: Path, uid: int, mode: int = 0o700) -> Iterator[Path]:
 
 @pytest.fixture
 def user(root: None) -> Iterator[int]:
-    """One without directories, before and after."""
+    """A user without agent directories, before and after the test."""
     uid = USER + os.getpid() % 50_000 + 100
     places = [Path(f"{base}/rbtrace-agent-{uid}") for base in ("/tmp", "/dev/shm")]
     yield uid
@@ -294,7 +294,7 @@ def user(root: None) -> Iterator[int]:
 
 
 def test_the_directory_that_the_session_has(user: int, agent: AgentOf) -> None:
-    """XDG_RUNTIME_DIR is the target's; ours is another or none."""
+    """XDG_RUNTIME_DIR of the target differs from ours."""
     with (
         directory(Path(f"/tmp/rbtrace-test-{user}"), user) as runtime,
         agent(user, XDG_RUNTIME_DIR=str(runtime)) as (process, where),
@@ -334,7 +334,7 @@ def test_the_users_directory(user: int, agent: AgentOf) -> None:
 
 
 def test_another_user_was_there_first(user: int, agent: AgentOf) -> None:
-    """The agent goes elsewhere, and the tracer finds it there."""
+    """The agent uses another directory, and the tracer finds it."""
     with (
         directory(Path(f"/tmp/rbtrace-agent-{user}"), USER) as squatted,
         agent(user) as (process, where),

@@ -47,7 +47,7 @@ IN_A_USER_NAMESPACE = ["unshare", "--user", "--map-root-user"]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """The sockets', which every user can reach."""
+    """A folder for sockets that every user can reach."""
     with TemporaryDirectory(dir="/tmp") as made:
         os.chmod(made, 0o755)
         yield Path(made)
@@ -92,7 +92,7 @@ def path_of(target: Target) -> Path:
 def test_who_may_read_the_memory(start: Start) -> None:
     path = path_of(start())
     assert knock(path) == "eval"
-    # Yama asks for more where there is one.
+    # Yama, if present, requires more.
     own = "denied" if read_int(YAMA) else "eval"
     assert knock(path, become(USER)) == own
 
@@ -126,13 +126,13 @@ def test_two_containers_with_one_tmp(uid: int, consent: str, start: Start) -> No
 
 @pytest.mark.parametrize("consent", ["", "trace"], ids=["unset", "trace"])
 def test_a_process_further_inside(consent: str, start: Start) -> None:
-    """The agent sees its pid, and it is in another pid namespace all the same."""
+    """The agent sees the client's pid, although it is in another pid namespace."""
     path = path_of(start(NOT_DUMPABLE, consent=consent))
     assert knock(path, enter_pid_namespace, become(USER)) == "denied"
 
 
 def test_a_root_without_capabilities(start: Start) -> None:
-    """A container's: it is user 0, and may attach to nothing that has more."""
+    """A container's root is user 0, but may not trace processes with more rights."""
     path = path_of(start(uid=0))
     assert knock(path, drop_capabilities) == "denied"
     assert knock(path) == "eval"
@@ -150,7 +150,7 @@ def test_a_user_namespace_around_the_peer(start: Start) -> None:
 
 
 def test_a_user_namespace_around_the_agent(start: Start) -> None:
-    """Root outside has no name inside, but may read the memory, which is decisive."""
+    """Root outside of the namespace is unknown inside, but may read the memory."""
     path = path_of(start(inside=IN_A_USER_NAMESPACE))
     assert knock(path) == "eval"
     assert knock(path, become(USER)) == ("denied" if read_int(YAMA) else "eval")
@@ -166,7 +166,7 @@ def test_yama(consent: str, start: Start) -> None:
 
 
 def ask(pid: int) -> str:
-    """The level, and the codes of three requests; or the error."""
+    """Return the level and the codes of three requests, or the error."""
     try:
         with Process(pid) as process, Agent(process) as agent:
             said = [str(agent.hello["level"])]

@@ -1,4 +1,4 @@
-"""Frames and values of the agent, and an agent that sends what it likes."""
+"""Frames and values of the agent, and an agent that sends arbitrary data."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
 
 
 def send(to: socket.socket, data: bytes, stays: bool) -> None:
-    """Send as much as is taken."""
+    """Send as much as the receiver accepts."""
     with suppress(OSError):
         to.sendall(data)
         if not stays:
@@ -282,7 +282,7 @@ def test_a_request_that_is_too_long() -> None:
 
 
 def test_100_000_malformed_messages(ask: Ask) -> None:
-    """Each is refused, or is by chance an answer; nothing else happens."""
+    """Each frame is refused or happens to be a valid answer."""
     source = random.Random(SEED)
     refused = 0
     sinks = {channel: len for channel in Channel if channel is not Channel.MAP}
@@ -305,7 +305,7 @@ def _noise(source: random.Random) -> bytes:
 
 
 def _bad_body(source: random.Random) -> bytes:
-    """A good head, and values of any kind in any order."""
+    """A valid header, followed by values of any kind in any order."""
     body = b"m" + bytes(source.choices(b"ntfidsbam\0\1\2\xff", k=source.randrange(90)))
     return frame(source.randrange(2, 6), body, source.randrange(4))
 

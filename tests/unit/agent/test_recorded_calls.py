@@ -1,4 +1,4 @@
-"""The messages about a process whose calls are recorded, and how often they come."""
+"""The data sent about a process whose calls are recorded, and how often."""
 
 from __future__ import annotations
 

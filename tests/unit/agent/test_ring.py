@@ -1,4 +1,4 @@
-"""Records of rings: each once, in the order they happened, however they come."""
+"""Records of rings are yielded once, in order of time, however they arrive."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Writer:
 
 
 class Ordered(Ring):
-    """A ring whose records are put into order as they come."""
+    """A ring whose records are sorted as they arrive."""
 
     def __init__(self, memory: SharedMemory) -> None:
         super().__init__(memory)
         self._merge = CallMerge(memory.record_size)
 
     def placed(self, most: int = AT_ONCE) -> list[Placed]:
-        """Return what a step brings; the last of them brings what waited."""
+        """Return the records of a step; the last step includes those that waited."""
         step = self.step(most)
         return [] if step is None else self._merge.feed(step)
 
@@ -127,7 +127,7 @@ def test_records_written_meanwhile_stay_in_order(
 
 
 def test_a_stacks_triple_stays_together(writer: Writer) -> None:
-    """PLACE and THREAD have an address where others have a time."""
+    """PLACE and THREAD have an address instead of a time."""
     writer.write(0, 50, 9, 0, ENTRY, 0)
     writer.write(1, 40, 2, 0, STACK, 0)
     writer.write(1, 1 << 47, 77, 0, PLACE, 0)
@@ -139,7 +139,7 @@ def test_a_stacks_triple_stays_together(writer: Writer) -> None:
 
 
 def test_texts_stay_behind_their_entry(writer: Writer) -> None:
-    """They have bytes where others have a time."""
+    """They have bytes instead of a time."""
     writer.write(0, 50, 9, 0, ENTRY, 2)
     writer.write(0, (1 << 64) - 1, 1, 1, TEXT, 14 + 16)
     writer.write(0, 3, 0, 0, TEXT, 1)
@@ -179,7 +179,7 @@ def test_much_comes_in_steps(writer: Writer, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_stream_that_is_behind(writer: Writer) -> None:
-    """Later records of another one wait for it, in as many steps as that takes."""
+    """Later records of another stream wait for it, however many steps it takes."""
     for number in range(5):
         writer.write(0, 10 * number, 1, 0, ENTRY, 0)
     ring = Ordered(writer.memory)
@@ -242,7 +242,7 @@ def test_a_published_count_that_decreases_between_two_reads(
 
 
 def test_rings_full_of_anything(writer: Writer) -> None:
-    """A step ends, whatever they say, and takes no more than they hold."""
+    """Whatever the counts claim, a step ends and takes no more than the rings hold."""
     chance = random.Random(SEED)
     for _ in range(times(10_000)):
         start = made.RINGS_AT

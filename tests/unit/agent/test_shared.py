@@ -1,4 +1,4 @@
-"""The agent's shared memory: as it should be, and as a hostile process writes it."""
+"""The agent's shared memory, valid or written by a hostile process."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_control_that_is_too_short(streams: int, size: int) -> None:
 
 
 def _use(memory: SharedMemory) -> None:
-    """All that there is to ask; each answer is right or refused."""
+    """Read everything; each answer is right or refused."""
     for ask in (_use_methods, _use_streams):
         with suppress(BrokenAgent):
             ask(memory)

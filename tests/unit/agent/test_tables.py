@@ -1,4 +1,4 @@
-"""The hook's tables: as they should be, and as a hostile process writes them."""
+"""The hook's tables, valid or written by a hostile process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE = (0, 1, 5, 255, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1)
 
 
 def scale_of(memory: SharedMemory) -> TickScale:
-    """Two ticks a nanosecond."""
+    """Two ticks per nanosecond."""
     return tick_scale(memory.header, ClockPair(41_000, 20_500))
 
 
@@ -45,7 +45,7 @@ def test_counts_alone() -> None:
 
 def test_unchanged_rows_are_the_same_objects() -> None:
     data = make_data(HookMode.TABLE)
-    # Two calls, both in the histogram by now; of the other method they are not yet.
+    # Both calls are in the histogram. The other method's calls are not yet.
     made.put_block(data, 1, (1, 3, 0), [1, 1, *[0] * 62])
     with memory_of(data) as memory:
         tables = Tables(memory, scale_of(memory))
@@ -113,7 +113,7 @@ def test_counters_that_go_on() -> None:
 
 
 def test_a_duration_that_waits() -> None:
-    """A stream's last is in no counter yet; it is added to its own method's alone."""
+    """A stream's last duration is not in a counter yet. It counts for its method."""
     data = make_data(HookMode.TABLE)
     made.put_block(data, 1, (1, 3, 0), [1, *[0] * 63])
     _set_waiting(data, 0, 64 + 5)
@@ -130,7 +130,7 @@ def test_one_that_waits_for_no_block(counter: int) -> None:
 
 
 def test_a_carry_that_never_ends() -> None:
-    """A process that was killed in the middle of one leaves it so."""
+    """A process that is killed while it writes an update leaves it incomplete."""
     data = make_data(HookMode.TABLE)
     struct.pack_into("<Q", data, 288, 7)
     assert rows(data)[0].buckets == {192 + place: place for place in range(1, 64)}

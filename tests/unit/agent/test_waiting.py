@@ -45,7 +45,7 @@ def calls_of(work: Callable[[], None]) -> Counter[str]:
 
 @pytest.mark.usefixtures("root")
 def test_for_a_stop() -> None:
-    """As of a process that is frozen (docker pause), or deep in the kernel."""
+    """The process may be frozen (docker pause), or deep in the kernel."""
     with injected("gets") as target, Process(target.pid) as process:
 
         def wait() -> None:

@@ -26,7 +26,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_ruby_finds_the_agent(
     before: dict[str, str], after: str | None, options: None
 ) -> None:
-    """A user's own way of finding it is kept."""
+    """The user's own settings for finding the agent are kept."""
     assert starting.environment(1, before).get("RUBYOPT") == after
 
 

@@ -20,7 +20,7 @@ Seen = tuple[int, ...]
 
 @contextlib.contextmanager
 def traced_calls(pid: int) -> Iterator[set[Seen]]:
-    """Give what the threads of process ``pid`` call in the block; filled at its end.
+    """Yield a list of the system calls of ``pid`` in the block, filled at its end.
 
     Its children are left out.
     """

@@ -13,7 +13,7 @@ SEED = 20_260_105
 
 
 def packed(number: int, reason: int, *values: bytes) -> bytes:
-    """Pack them as docs/agent/memory.md has it."""
+    """Pack values as in docs/agent/memory.md."""
     texts = [struct.pack("<H", len(value)) + value for value in values]
     return struct.pack("<HB", number, reason) + b"".join(texts)
 
@@ -35,7 +35,7 @@ def test_why_there_are_none() -> None:
 
 
 def test_malformed_values() -> None:
-    """More values than expressions, fewer, cut, no UTF-8, of another selector."""
+    """Too many or too few values, truncated, not UTF-8, or of another selector."""
     three = values_of(packed(1, 0, b"1", b"2", b"3"), SELECT)
     assert three == (("self", "1"), ("@x", "2"))
     assert values_of(packed(1, 0, b"1"), SELECT) == (("self", "1"),)

@@ -21,7 +21,7 @@ ReportedCall = tuple[str, int, int, int | None]
 
 
 def told(records: Iterable[CallRecord], has_cpu: bool = False) -> list[ReportedCall]:
-    """Return the events: what happened, the method, how deep, how long it took."""
+    """Return the events: kind, method, depth, and duration."""
     nesting = CallNesting(has_cpu)
     events = [event for record in records for event in nesting.feed(0, record)]
     events += nesting.finish(1000)
@@ -88,7 +88,7 @@ def test_a_return_of_another_method() -> None:
 
 
 def test_a_return_whose_call_was_earlier() -> None:
-    """It ends nothing, as its depth says nothing."""
+    """It does not end a call, because its depth is meaningless."""
     records = [(1, 1, 0, ENTRY, 0), (2, 9, 0, RETURN, 1), (4, 1, 0, RETURN, 0)]
     assert told(records) == [("RETURNED", 9, 0, None), ("RETURNED", 1, 0, 3)]
 
@@ -193,7 +193,7 @@ def test_values_come_with_the_entry_and_the_return() -> None:
 
 
 def test_values_that_do_not_come() -> None:
-    """Only the entry is certain: something else follows it, or nothing at all."""
+    """Only the entry is valid. Another record follows it, or none."""
     nesting = CallNesting()
     assert nesting.feed(0, (1, 1, 0, ENTRY, 2)) == ()
     events = nesting.feed(0, (2, 1, 0, RETURN, 0))
@@ -242,7 +242,7 @@ def test_cpu_time_follows_a_return() -> None:
 
 
 def test_anything_at_all() -> None:
-    """Memory and time for it have bounds, whatever a target writes."""
+    """Memory and time are bounded, whatever a target writes."""
     chance = random.Random(SEED)
     nesting = CallNesting(has_cpu=True)
     for _ in range(times(400_000)):

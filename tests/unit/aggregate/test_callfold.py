@@ -33,7 +33,7 @@ def method(number: int) -> CalledMethod:
 
 
 def records(text: str) -> Iterator[CallRecord]:
-    """``a( b( ) )``: a word a record, each a nanosecond after the one before.
+    """``a( b( ) )``: one word per record, each a nanosecond after the previous one.
 
     ``]`` is the return of a call that began before, ``!`` loses 3 events, ``.`` is a
     call that is left without a return.
@@ -60,7 +60,7 @@ def records(text: str) -> Iterator[CallRecord]:
 
 @pytest.fixture(params=["events", "records"])
 def fold(request: pytest.FixtureRequest) -> Callable[..., CallFold]:
-    """Two ways that must not differ."""
+    """Both ways must give the same result."""
     return fold_events if request.param == "events" else fold_records
 
 
@@ -139,7 +139,7 @@ def test_lost_and_unreturned_calls(fold: Callable[..., CallFold]) -> None:
 
 
 def test_a_stack_that_overflowed(fold: Callable[..., CallFold]) -> None:
-    """Calls that its caller makes afterwards are the caller's."""
+    """Calls that its caller makes afterwards belong to the caller."""
     text = "a( r( r( r( . . . { } b( ) )"
     found = fold(text)
     assert (found.calls, found.unreturned) == (5, 3)
@@ -153,7 +153,7 @@ def test_a_stack_that_overflowed(fold: Callable[..., CallFold]) -> None:
 
 
 def test_times_and_numbers_of_calls_in_one(fold: Callable[..., CallFold]) -> None:
-    """Callgrind has both: 3 calls from one line that took 5, and one of itself."""
+    """Callgrind lists 3 calls from one line, which took 5, and a recursive call."""
     found = fold("a( b( ) b( ) b( b( ) ) )")
     calls, counts = StackCounts(), StackCounts(Statistics("ns", counted="calls"))
     found.take(counts, {}, int, calls)

@@ -58,7 +58,7 @@ def test_more_run_time_than_elapsed_time() -> None:
 
 
 def test_time_that_the_kernel_does_not_count_does_not_add_up() -> None:
-    """As while a process is paused: it is neither run time nor run delay."""
+    """Time in which a process is paused is neither run time nor run delay."""
     times = ElapsedTimes()
     for number in range(1, 101):
         ran = CpuTimes(950 * number, 0)

@@ -1,4 +1,4 @@
-"""Idle samples, and reports that leave out these alone."""
+"""Idle samples, and reports that leave out only these."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_idle(inner: tuple[str, ...]) -> None:
 
 
 def test_the_thread_of_our_agent() -> None:
-    """Wherever the gem is, and however it got in."""
+    """The gem may be anywhere, and loaded in any way."""
     for path in (OWN, "(eval)"):
         frames = [f"{one}@{path}:1" for one in (
             "block in Tracepoint::Agent::Server#start",
@@ -85,7 +85,7 @@ def test_the_thread_of_our_plugin_for_puma() -> None:
 
 
 def test_a_method_that_ruby_has_in_ruby() -> None:
-    """Queue#pop is one from Ruby 3.2 on."""
+    """Queue#pop is such a method from Ruby 3.2 on."""
     path, name = "<internal:thread_sync>", "Thread::Queue#pop"
     pop = Frame(FrameKind.RUBY, name, "pop", path, 18)
     assert is_idle(ThreadState.SLEEPING, (*stack(POOL).frames, pop))

@@ -1,4 +1,4 @@
-"""Times that are not over: counted as far as they went, and in all once."""
+"""Ongoing times: each part is counted so far, and the whole time once."""
 
 from __future__ import annotations
 

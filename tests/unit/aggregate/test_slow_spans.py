@@ -23,7 +23,7 @@ OURS, OTHERS = 0xF1, 0xF2
 def sample(
     ended: int, lasted: int, name: str, fiber: int = OURS, thread: object = MAIN
 ) -> Sample:
-    """A time until ``ended``; off the CPU if the name is a reason."""
+    """A sample of the time until ``ended``; off the CPU if ``name`` is a reason."""
     frames = stack(name)
     return Sample(ended, thread, ThreadState.RUNNING, frames, lasted, fiber=fiber)  # type: ignore[arg-type]
 
@@ -67,7 +67,7 @@ def test_times_are_cut_to_the_span() -> None:
         sample(200, 40, "after"),
     ]
     found = joined(samples, span(110, 170))
-    # From 160 to its end it ran on, in what it was last seen to run.
+    # From 160 to its end, it ran the method in which it was last seen.
     assert weights(found) == {"work": 10 + 10 + 10, "(sleep)": 30}
     assert found.part().parts == {"on CPU": 30, "sleep": 30}
 
@@ -99,7 +99,7 @@ def test_other_fibers_of_its_thread() -> None:
 def test_time_without_a_sample() -> None:
     samples = [sample(110, 10, "work"), sample(130, 20, "other", OTHERS)]
     found = joined(samples, span(100, 145), span(200, 210))
-    # From 130 to 145 one or the other ran.
+    # From 130 to 145, either of the two ran.
     assert found.part().parts == {"suspended": 20, "not sampled": 15 + 10, "on CPU": 10}
 
 

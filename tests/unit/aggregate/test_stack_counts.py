@@ -15,7 +15,7 @@ from sample_makers import MAIN, OTHER_PROCESS, WORKER, frame, sample, shop
 
 
 def weights(counts: StackCounts) -> dict[tuple[str, ...], int]:
-    """By the names of the frames alone."""
+    """Return weights by the names of the frames."""
     found: dict[tuple[str, ...], int] = {}
     for row in counts.rows():
         names = tuple(frame.name for frame in row.frames)

@@ -86,7 +86,7 @@ def test_the_state_when_a_thread_was_found(
 ) -> None:
     first = switch(10, *then, 2)
     assert spans([switch(5, FOUND, found), first])[0] == was
-    # Seen before it was found.
+    # Its switch was seen before the thread was found.
     assert spans([first, switch(11, FOUND, found)]) == spans([first])
 
 
@@ -102,7 +102,7 @@ def test_woken_before_it_slept() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    """Anybody may have written the file: nothing is made up."""
+    """The file is not trusted, and no state is invented."""
     assert spans([switch(5, OFF, "?", 1)], 9) == [(5, 9, "sleeping", None)]
     assert spans([switch(5, ON), switch(7, ON)], 9) == [(7, 9, "running", 0)]
     assert spans([switch(5, OFF, "S"), switch(7, OFF, "S")], 9) == [
@@ -219,7 +219,7 @@ def test_stored_spans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         event = told(CallEventKind.RETURNED, end, start)
         cpu.add(event)
         found.append(event.event.cpu_ns)
-    # Kept is what was since 60 or since 70.
+    # Spans since 60 or since 70 are kept.
     assert found[1] == 8
     assert found[0] in (None, 18)
 

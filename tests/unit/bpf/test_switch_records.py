@@ -1,4 +1,4 @@
-"""Reading of the kernel's switch records, also where the kernel left one out."""
+"""Reading of the kernel's switch records, even if the kernel omitted one."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def at_rest(pid: int) -> Counted:
 
 
 def stolen_ns() -> int:
-    """Return what was taken from all CPUs, in no thread's time, in ticks of 10 ms."""
+    """Return the time stolen from all CPUs, in ticks of 10 ms."""
     ticks = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return sum(int(ticks[place]) for place in (6, 7, 8)) * 10_000_000
 
@@ -181,7 +181,7 @@ def test_threads_come_and_go(switches: ContextSwitches) -> None:
 
 
 def test_threads_in_another_pid_namespace(switches: ContextSwitches) -> None:
-    """They are named as they name themselves, also when they end."""
+    """Records have the threads' IDs in their own namespace, even at their end."""
     with program("unshare", "--pid", "--fork", "--kill-child") as target:
         (pid,) = children(target.pid)
         with Process(pid) as process:

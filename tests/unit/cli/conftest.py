@@ -43,7 +43,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
 
 @pytest.fixture
 def complete() -> Callable[[str, str, int], list[str]]:
-    """Ask for completions as a shell's script does; the lines of the answer."""
+    """Request completions as a shell's script does, and return the lines."""
 
     def ask(shell: str, line: str, word: int) -> list[str]:
         at = str(word) if shell != "fish" else line.split(" ")[word]

@@ -1,4 +1,4 @@
-"""``report`` of calls of several threads, as it is typed."""
+"""``report`` of calls of several threads, by its command line."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_fish_completes_commands(complete: Complete) -> None:
 
 
 def test_in_a_shell(say: Callable) -> None:
-    """The whole way: bash runs the script's function, which runs the command."""
+    """Bash runs the script's function, which runs the command."""
     bash = shutil.which("bash")
     if not bash:
         pytest.skip("no bash here")

@@ -1,4 +1,4 @@
-"""``dump`` of several processes, of which not all can be read."""
+"""``dump`` of several processes, some of which cannot be read."""
 
 from __future__ import annotations
 

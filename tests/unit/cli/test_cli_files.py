@@ -1,4 +1,4 @@
-"""Files that commands write: refused before anything is done, formats by name."""
+"""Files that commands write: early refusals, and formats by name."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_part_of_another_user(tmp_path: Path) -> None:
 
 
 def test_a_pipe_stays_open(tmp_path: Path) -> None:
-    """Its reader would take the end of a trial for the end of all."""
+    """Its reader would mistake the end of a trial for the end of the data."""
     read, write = os.pipe()
     try:
         check_writable(f"/proc/self/fd/{write}")

@@ -111,7 +111,7 @@ def test_an_option_is_where_it_means_something(option: str, say: Callable) -> No
 
 
 def test_a_shared_option_is_explained_in_the_same_words(say: Callable) -> None:
-    """Declared once: the same object says the same wherever it is used."""
+    """An option is declared once, so its help is the same in all commands."""
     from rbtrace_py.cli.main import cli
 
     helps: dict[str, set[str | None]] = {}

@@ -16,7 +16,7 @@ NOBODY = 65_534
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file, which is not there yet."""
+    """The path of the history file, which does not exist yet."""
     for name in ("SUDO_UID", "SUDO_GID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -34,7 +34,7 @@ def test_lines_are_kept(place: Path) -> None:
 
 
 def test_code_of_several_lines(place: Path) -> None:
-    """Indented as it was typed; what began with a space is not kept at all."""
+    """Indentation is kept. Code that begins with a space is not stored."""
     history = History("typed")
     for first, *others in (["def one", "  1", "end"], [" secret = [", "  1", "]"]):
         history.add(first)

@@ -1,4 +1,4 @@
-"""``report`` as it is typed."""
+"""``report`` by its command line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def record(
 
 
 def record_idle(path: Path) -> None:
-    """Two samples of a thread that waits for work, one of a thread that has some."""
+    """Two samples of a thread that waits for work, and one of a busy thread."""
     pool = "Pool#wait@/gems/pool-1.0.0/lib/pool.rb:3"
     waits = sample(pool, "c!Thread::Queue#pop", state=ThreadState.SLEEPING)
     with RecordingWriter(path, Meta(mode="wall"), Statistics(rate=100.0)) as writer:
@@ -138,7 +138,7 @@ def test_a_thread_that_is_not_there(
 
 
 def test_ten_of_many_threads_are_listed() -> None:
-    """Names that the program gave them are made safe to be shown."""
+    """Names from the program are escaped."""
     threads = [(1, f"{number:02}\x1b[31m\udcff") for number in range(12)]
     found = Filters("zz").missing("a", threads)
     assert found is not None

@@ -1,4 +1,4 @@
-"""``trace`` where events come without end."""
+"""``trace`` of an endless stream of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that says that a process has not answered yet."""
+"""The line that reports that a process has not answered yet."""
 
 from __future__ import annotations
 

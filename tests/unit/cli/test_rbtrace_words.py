@@ -1,4 +1,4 @@
-"""rbtrace's command line in our words."""
+"""rbtrace's command lines, translated to ours."""
 
 from __future__ import annotations
 

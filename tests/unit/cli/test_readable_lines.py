@@ -1,4 +1,4 @@
-"""Lines of ``calls`` on a terminal: a burst passes, then what a person can read."""
+"""Lines of ``calls`` on a terminal: first a burst, then as many as one can read."""
 
 from __future__ import annotations
 

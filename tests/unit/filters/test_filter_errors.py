@@ -1,4 +1,4 @@
-"""Every way a filter can be wrong, with its message and place."""
+"""Every error of a filter, with its message and position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C a filter becomes, compiled and run, against what ``evaluate`` says."""
+"""A filter's C code, compiled and run, compared with ``evaluate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel takes the largest filters that the language allows."""
+"""The kernel accepts the largest filters that the language allows."""
 
 from __future__ import annotations
 

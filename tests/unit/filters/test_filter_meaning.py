@@ -1,4 +1,4 @@
-"""Meaning of filters, and the C they become."""
+"""The meaning of filters, and their C code."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ compile_program("tracked_pids.c", {})
 
 @pytest.mark.usefixtures("root")
 def test_the_commands_that_clear_the_caches() -> None:
-    """docs/install.md has them, as pip keeps the caches."""
+    """docs/install.md lists these commands, because pip keeps the caches."""
     page = (ROOT / "docs/install.md").read_text("utf-8")
     (commands,) = re.findall(r"^```\n((?:.*rm -rf.*\n)+)```$", page, re.M)
     compute = shlex.join([sys.executable, "-c", COMPUTE])

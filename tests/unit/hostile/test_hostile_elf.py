@@ -1,4 +1,4 @@
-"""ELF files that lie: each is read or refused, in bounded time and memory."""
+"""Malformed ELF files: each is read or refused, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_section_of_names_that_reaches_beyond(read: Read) -> None:
 
 
 def test_notes_without_bytes(read: Read) -> None:
-    """SHT_NOBITS: a size, but nothing in the file."""
+    """SHT_NOBITS: the section has a size, but no data in the file."""
     lie = {"type": 8, "size": U64}
     made = Elf(notes=site_note(), sections={b".note.stapsdt": lie})
     assert read(made.build()) == ([], [])
@@ -249,7 +249,7 @@ def test_sections_that_overlap(read: Read) -> None:
 
 
 def test_notes_of_no_size_end(read: Read) -> None:
-    """A reader that trusts its step would stand still."""
+    """A reader that trusts the note's size would not advance."""
     data = bytes(12) * 300_000
     found = read(Elf(notes=data + site_note()).build())
     assert found == ([], [Problem("/hostile", "too many notes")])

@@ -79,7 +79,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use(source: Recorded, image: Image) -> None:
-    """All that reads a VM; raises RbtraceError."""
+    """Run everything that reads a VM; raises RbtraceError."""
     checks.contradiction(image, source.layout, checks.Roots(source.vm))
     regions = [(start, len(data)) for start, data in image.runs]
     symbols_by_shape(image, regions[-8:])
@@ -136,7 +136,7 @@ def test_damaged(number: int, recordings: dict[str, Recorded]) -> None:
 def test_bounds_as_they_are(
     seed: int, recordings: dict[str, Recorded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Time for one look at all threads, and memory, of images without end."""
+    """Time and memory for one sample of all threads in endless images."""
     monkeypatch.setattr(frames, "MOST_SECONDS", 0.5)
     source = recordings[NAMES[seed % len(NAMES)]]
     chance = random.Random(seed)

@@ -214,7 +214,7 @@ def fill_pages(image: Image, chance: random.Random) -> None:
 
 
 def take_away(image: Image, chance: random.Random) -> None:
-    """Pieces of memory are not there."""
+    """Remove pieces of memory."""
     keep = chance.choice((0.5, 0.9, 0.99))
     for _, data in image.runs:
         if chance.random() > keep:

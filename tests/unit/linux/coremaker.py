@@ -28,7 +28,7 @@ def program_note(pid: int, comm: bytes, command: bytes) -> bytes:
 def files_note(
     files: list[tuple[int, int, int, bytes]], count: int | None = None
 ) -> bytes:
-    """``NT_FILE``; of each (start, end, offset in pages, path)."""
+    """Return an ``NT_FILE`` note of (start, end, offset in pages, path)."""
     body = struct.pack("<QQ", len(files) if count is None else count, 4096)
     body += b"".join(struct.pack("<QQQ", *file[:3]) for file in files)
     body += b"".join(file[3] + b"\0" for file in files)

@@ -1,4 +1,4 @@
-"""Memory that a process may still take, by files as the kernel has them."""
+"""Memory that a process may still use, by copies of the kernel's files."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_first_version(files: Files) -> None:
 
 
 def test_page_cache_fills_the_cgroup(files: Files) -> None:
-    """A container that reads its files again and again is like that."""
+    """This happens to a container that reads its files again and again."""
     files.mount("cgroup2", "/", "rw")
     stat = f"anon {9 * MIB}\nactive_file {50 * MIB}\nslab_reclaimable {5 * MIB}"
     full = {"memory.max": 64 * MIB, "memory.current": 64 * MIB}
@@ -98,7 +98,7 @@ def test_page_cache_fills_a_cgroup_of_the_first_version(files: Files) -> None:
 
 
 def test_part_of_the_cgroups_is_mounted(files: Files) -> None:
-    """A container has its own part of them."""
+    """A container sees only its own part of the hierarchy."""
     files.mount("cgroup2", "/docker/1", "rw")
     files.cgroup("a", {"memory.max": 9 * MIB, "memory.current": MIB})
     assert files.room("0::/docker/1/a\n") == 8 * MIB

@@ -225,7 +225,7 @@ def public() -> Iterator[Path]:
 
 
 def said_as_nobody(words: list[str]) -> str:
-    """Return what a program says that an ordinary user starts and holds."""
+    """Return the output of a program that an ordinary user starts and holds."""
     reading, writing = os.pipe()
 
     def work() -> None:
@@ -252,7 +252,7 @@ def said_as_nobody(words: list[str]) -> str:
 
 @pytest.fixture
 def identity(public: Path) -> Path:
-    """A program with the set-user-ID bit, which says who it runs as."""
+    """A program with the set-user-ID bit that prints its user."""
     copy = public / "id"
     shutil.copy("/usr/bin/id", copy)
     copy.chmod(0o4755)

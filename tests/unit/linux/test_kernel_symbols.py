@@ -1,4 +1,4 @@
-"""Names of the kernel's functions, against /proc/kallsyms and a thread that sleeps."""
+"""Names of kernel functions, compared with /proc/kallsyms and a sleeping thread."""
 
 from __future__ import annotations
 

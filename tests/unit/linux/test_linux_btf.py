@@ -51,7 +51,7 @@ int main(void) {
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[str]]:
-    """The BTF that gcc makes, and the offsets that its program prints."""
+    """BTF made by gcc, and the offsets that the program prints."""
     directory = tmp_path_factory.mktemp("btf")
     source = directory / "tree.c"
     source.write_text(SOURCE)

@@ -1,4 +1,4 @@
-"""Core files: made by hand, made by the kernel's rules, cut short, and lying."""
+"""Core files: made by hand, by the kernel's rules, truncated, and malformed."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_cut_at_every_place(write: Callable[[bytes], str]) -> None:
 
 
 def test_lies(write: Callable[[bytes], str]) -> None:
-    """Headers and notes with bytes changed at random: read or refused."""
+    """Headers and notes with random changes are read or refused."""
     good = GOOD.build()
     for seed in range(2000):
         choice = random.Random(seed)

@@ -357,7 +357,7 @@ def define(popen: subprocess.Popen[str], count: int) -> None:
 )
 @pytest.mark.parametrize("kind", ["image", "semaphore"])
 def test_a_real_tracer_is_seen(kind: str, request: pytest.FixtureRequest) -> None:
-    """Another tool attaches; when it is killed nothing of it is left."""
+    """Another tool attaches. When it is killed, nothing of it remains."""
     image = kind == "image"
     program = request.getfixturevalue("image_target" if image else "target")
     name = "event1" if image else "paid"

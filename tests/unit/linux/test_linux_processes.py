@@ -1,4 +1,4 @@
-"""Lists of processes: children, and those that a regex matches."""
+"""Lists of processes: children, and matches of a regular expression."""
 
 from __future__ import annotations
 

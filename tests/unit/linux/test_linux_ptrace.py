@@ -216,7 +216,7 @@ def test_killed_while_it_is_paused(program: Path, counts: Counts) -> None:
 
 
 def test_it_ends_by_itself(program: Path, counts: Counts) -> None:
-    """However often it is paused on its way out, its exit code is its own."""
+    """Its exit code is unchanged, however often it is paused while it exits."""
     for _ in range(10):
         with running(program, counts.path, *"sp") as target:
             assert target.stdin

@@ -1,4 +1,4 @@
-"""Symbols, relocations, identity and place of files: compared with binutils."""
+"""Symbols, relocations, build IDs, and load addresses, compared with binutils."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def _look_at(elf: ElfFile) -> None:
 def test_a_name_that_is_everywhere(
     library: Path, open_bytes: Callable[[bytes], int]
 ) -> None:
-    """A table of names made of one name costs no more than a bounded look."""
+    """A string table that is a single name costs a bounded search."""
     data = bytearray(library.read_bytes())
     elf = ElfFile(open_bytes(bytes(data)))
     for section in elf.sections:

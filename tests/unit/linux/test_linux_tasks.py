@@ -126,8 +126,8 @@ class Witness:
 def test_running_threads_are_those_that_the_kernel_runs(
     worker: Path, schedstat: bool
 ) -> None:
-    """However busy the machine is: no thread is called running that is asleep, none
-    asleep that runs."""
+    """Even on a busy machine, no sleeping thread is reported as running, and no running
+    thread as sleeping."""
     with running(worker, 5, 2, 0, 10) as program, Process(program.pid) as process:
         tids = tids_of(program)
         witnesses = [Witness(program.pid, tid) for tid in tids]
@@ -232,7 +232,7 @@ def test_a_process_that_ended(worker: Path) -> None:
 def test_descriptors_are_left_for_others(
     worker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many processes there are: each leaves room for the others."""
+    """Each process leaves descriptors for the others, however many there are."""
     taken = os.open("/dev/null", os.O_RDONLY)
     monkeypatch.setattr(tasks_module, "_highest_descriptor", lambda: taken + 8)
     with (

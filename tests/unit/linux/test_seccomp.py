@@ -1,4 +1,4 @@
-"""Verdicts of seccomp filters on a call that is partly known."""
+"""Verdicts of seccomp filters on a call with unknown arguments."""
 
 from __future__ import annotations
 

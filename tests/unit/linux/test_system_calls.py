@@ -18,7 +18,7 @@ SELECTED = struct.pack("=2Q", 0b1001, 1)
 
 
 class Bytes:
-    """Some bytes at some addresses."""
+    """Memory with given bytes at given addresses."""
 
     def __init__(self, **places: bytes) -> None:
         self.places = {int(name[1:], 16): data for name, data in places.items()}
