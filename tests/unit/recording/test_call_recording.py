@@ -133,7 +133,7 @@ def test_names_of_threads_that_come_later(tmp_path: Path) -> None:
 
 
 def test_threads_of_two_containers_have_their_own_names(tmp_path: Path) -> None:
-    """There the same number is another thread."""
+    """In the child, the same number belongs to another thread."""
     path = tmp_path / "a.rbrec"
     names = {(4, 70): "worker", (5, 70): "other"}
     with CallsWriter(path, META, names) as writer:
@@ -254,7 +254,7 @@ def test_in_many_blocks(tmp_path: Path) -> None:
 
 
 def test_every_beginning_is_read(tmp_path: Path) -> None:
-    """However it ended, as much as was whole is there."""
+    """However the recording ended, its complete part is read."""
     path = tmp_path / "a"
     write(path, RECORDS, at_once=3)
     data = path.read_bytes()
@@ -289,7 +289,7 @@ def test_damage(tmp_path: Path) -> None:
 
 
 def test_anything_in_its_blocks(tmp_path: Path) -> None:
-    """Blocks that are whole, and full of anything."""
+    """Complete blocks with arbitrary contents."""
     chance = random.Random(SEED)
     path = tmp_path / "a"
     for _ in range(times(10_000)):

@@ -124,7 +124,7 @@ def write(
 
 
 def test_a_recording_contains_what_was_seen_live(tmp_path: Path) -> None:
-    """Names, values, threads and times."""
+    """Names, values, threads, and times are the same."""
     path = tmp_path / "a.rbrec"
     given_ = steps(RECORDS, FIBER)
     write(path, given_, SWITCHED)
@@ -184,7 +184,7 @@ def test_records_later_than_the_hook_are_left_out(tmp_path: Path) -> None:
     [((1_000 + 3_000, 1_000 + 1_001), 3_000), ((1_000, 1_000), 2), ((9_000, 3), 2)],
 )
 def test_a_clock_that_is_read_again(clock: tuple[int, int], ticks: int) -> None:
-    """It tells the rate better, unless it cannot be."""
+    """The end gives a more exact rate, unless it is invalid."""
     scale = TickScale(1_000, 1_000, 3, 1) if ticks == 3_000 else SCALE
     scale = replace(scale, ticks=scale.ticks * 2, ns=scale.ns * 2)
     assert rescaled(scale, clock).ticks == ticks
@@ -216,7 +216,7 @@ def test_blocks_of_anything(payload: bytes) -> None:
 
 
 def test_files_of_blocks_that_were_changed(tmp_path: Path) -> None:
-    """With check sums that are right: each is read up to where it cannot be."""
+    """The checksums are valid. Each file is read up to the damage."""
     path = tmp_path / "a.rbrec"
     write(path, steps(RECORDS, FIBER), SWITCHED)
     found = list(_blocks(path))

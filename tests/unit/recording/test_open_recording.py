@@ -1,4 +1,4 @@
-"""Opening of any recording, with filters, as the library and the command do."""
+"""Any recording is opened, with filters, as the library and the command do."""
 
 from __future__ import annotations
 

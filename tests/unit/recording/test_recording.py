@@ -1,4 +1,4 @@
-"""Recordings: read as written, cut anywhere, damaged, hostile."""
+"""Recordings that are complete, truncated anywhere, damaged, or hostile."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_appending_behind_a_cut(path: Path) -> None:
 
 
 def test_appending_behind_damage(path: Path) -> None:
-    """Nothing is overwritten: the blocks behind the damage may be whole."""
+    """Nothing is overwritten: the blocks after the damage may be intact."""
     data, _ = small_file(path)
     damaged = data[:100] + b"?" + data[101:]
     path.write_bytes(damaged)
@@ -261,7 +261,7 @@ def test_full_tables_begin_a_new_section(path: Path) -> None:
 
 
 def test_a_clock_that_is_set_back(path: Path) -> None:
-    """Samples after it are in the file as soon as ever."""
+    """Later samples are written as soon as usual."""
     writer = RecordingWriter(path, META)
     for at in (200, 0, 1, 2, 150):
         writer.add(sample("a", at=at))
@@ -322,7 +322,7 @@ def test_numbers_and_texts_that_do_not_fit(path: Path) -> None:
 
 
 def read_by_the_page(data: bytes) -> tuple[dict[str, object], list[Plain]]:
-    """META and samples, by a reader made of nothing but the page's tables."""
+    """Return META and samples, read as docs/formats/recordings.md specifies."""
     assert data[:16] == b"\x89RBTREC\n" + bytes([1, 0, 0, 0, 0, 0, 0, 0])
     at = 16
     meta: dict[str, object] = {}

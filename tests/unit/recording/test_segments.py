@@ -1,4 +1,4 @@
-"""A folder of recordings: each whole, all of them together what was seen live."""
+"""A folder of recordings: each is complete, and together they equal the live calls."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_each_segment_says_all_that_it_needs(tmp_path: Path, make: Make) -> None
 
 
 def test_threads_that_came_and_went(tmp_path: Path, make: Make) -> None:
-    """A segment names its own; with all there ever were it would grow for days."""
+    """A segment names only its own methods; with all names, it would grow for days."""
     writer = make()
     for number in range(5):
         place = (0xEC, 100 + number, 0, PLACE, 0)
@@ -125,7 +125,7 @@ def test_threads_that_came_and_went(tmp_path: Path, make: Make) -> None:
 
 
 def test_a_tree_is_not_cut(tmp_path: Path, make: Make) -> None:
-    """An exception is a tree that lasts as long as a segment."""
+    """An exception is a call tree that lasts as long as a segment."""
     first, second = tree(2_000)[:2], tree(2_000)[2:]
     writer = make()
     writer.tell(named(step(stack_of(0) + first)), 0)
@@ -198,7 +198,7 @@ def test_a_stack_that_comes_in_parts(tmp_path: Path, make: Make) -> None:
 
 
 def test_the_oldest_are_deleted(tmp_path: Path, make: Make) -> None:
-    """By their size, and by when they ended; never what is somebody else's."""
+    """Old segments are deleted by size and by age, but no other files are."""
     other = tmp_path / "shop.rbrec"
     other.write_bytes(b"mine")
     os.utime(other, ns=(0, 0))
@@ -219,7 +219,7 @@ def test_the_oldest_are_deleted(tmp_path: Path, make: Make) -> None:
 
 
 def fill(folder: Path, on_full: Callable[[], None] = lambda: None) -> SegmentsWriter:
-    """Record 8,000 calls in 200 seconds, of which the folder is to keep 160."""
+    """Record 8,000 calls in 200 seconds; the folder keeps 160 seconds."""
 
     def segment(path: Path) -> CallsWriter:
         return CallsWriter(path, META, {(4, 70): "worker"})
@@ -294,7 +294,7 @@ def test_numbers_begin_anew(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_set_back(tmp_path: Path, make: Make) -> None:
-    """Else a segment would go on until the clock is there again."""
+    """Otherwise a segment would last until the clock reaches the same time again."""
     writer = make()
     writer.tell(step(stack_of(0)), 0)
     for number, seconds in enumerate((100, 0, 2, 4)):
@@ -318,7 +318,7 @@ def test_losses_count_only_for_their_own_segment(tmp_path: Path, make: Make) -> 
 
 
 def test_what_is_read_while_it_is_written(tmp_path: Path, make: Make) -> None:
-    """The last second may be missing, but nothing that is deleted meanwhile."""
+    """The last second may be missing. Segments that are deleted meanwhile are read."""
     writer = make()
     for number in range(4):
         writer.tell(step(stack_of(0) + tree(3_000 + number)), number * 2 * SECOND)

@@ -110,7 +110,7 @@ def test_a_tree() -> None:
     ],
 )
 def test_durations(cpu: int | None, style: Style, scaled: str, seconds: str) -> None:
-    """In a fitting unit; with --rbtrace-times in seconds, for rbtrace's scripts."""
+    """Times have a suitable unit; with --rbtrace-times, they are in seconds."""
     entry, event = _ends(1_240_000)
     event.cpu_ns = cpu
     for has_seconds, text in ((False, scaled), (True, seconds)):
@@ -171,7 +171,7 @@ def test_two_threads() -> None:
 
 
 def test_a_collection_in_another_thread() -> None:
-    """It says whose it is, though nothing else is seen of that thread."""
+    """It names its thread, even if the thread has no other line."""
     records = [*stack(0, 1, 71), *stack(1, 2, 72), TREE[0]]
     records += [(1, (MS, 3, 0, GC_BEGIN, 0)), (1, (2 * MS, 3, 0, GC_END, 0))]
     assert lines([*records, TREE[3]]) == [
@@ -209,7 +209,7 @@ def test_a_program_that_executes_another() -> None:
 
 
 def test_by_thread() -> None:
-    """A tree comes whole, whatever others do meanwhile."""
+    """A tree is printed as one piece, whatever other threads do meanwhile."""
     mixed = [*stack(0, 1, 71), *stack(1, 2, 72)]
     for _, record in TREE:
         mixed += [(0, record), (1, record)]

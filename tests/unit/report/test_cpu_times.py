@@ -1,4 +1,4 @@
-"""Each thread's time on a CPU, for users and for programs."""
+"""Each thread's time on a CPU, as text and as JSON."""
 
 from __future__ import annotations
 

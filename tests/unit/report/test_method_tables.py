@@ -1,4 +1,4 @@
-"""Tables of methods, and what JSON says of them."""
+"""Tables of methods, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_table() -> None:
 
 
 def test_calls_that_never_returned() -> None:
-    """A stack overflow leaves such calls: they were seen, and have no times."""
+    """A stack overflow leaves such calls, which have no times."""
     method = CalledMethod(MethodKind.RUBY, "Work", False, "deeper", "/a.rb", 3)
     rows = [*ROWS[:1], MethodRow(1, method, 30_234)]
     found = replace(result(rows), counters={"abandoned": 30_234})
@@ -117,7 +117,7 @@ def test_orders(sort: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("sort", ["total", "self"])
 def test_several_methods_together_have_no_total(sort: str) -> None:
-    """A class's methods may call each other: only what is their own adds up."""
+    """A class's methods may call each other, so only their own times add up."""
     lines = list(methods_report(result(ROWS, by="class"), PLAIN, "ms", sort=sort))
     assert lines[2:5] == [
         "  class  calls  self ms  p50 ms  p99 ms  max ms",
@@ -155,7 +155,7 @@ def test_only_the_first_rows() -> None:
 
 
 def test_the_highest_of_a_picture_is_exact() -> None:
-    """As in the table, though its bucket has two digits alone."""
+    """The maximum is exact, as in the table, although its bucket has two digits."""
     rows = [row("Order", "total", [83_411_000], MS)]
     lines = list(methods_report(result(rows), PLAIN, pictures=True))
     facts = " ".join(lines).split()

@@ -1,4 +1,4 @@
-"""The caret of an error, under the place it means."""
+"""The caret of an error, below its position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole reports, compared whole."""
+"""Reports, compared as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of latency and count, read back from their files, and two compared."""
+"""Results of latency and count, read back from files and compared."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lines(before: Result, after: Result, style: Style = PLAIN) -> list[str]:
 
 
 def result(**groups: Histogram) -> Result:
-    """One series, or with names other than ``plain`` one of ``--by``."""
+    """One series; names other than ``plain`` are keys of ``--by``."""
     by = None if list(groups) == ["plain"] else "sku"
     made = tuple(
         Group("shop:pay", None if by is None else key, h.count, 0, h)

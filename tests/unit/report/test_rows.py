@@ -1,4 +1,4 @@
-"""Few rows that show the shape of a distribution."""
+"""A few rows that show the shape of a distribution."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 def timed(one: Exemplar, *times: tuple[int, int, str, tuple[str, ...]]) -> Exemplar:
-    """An exemplar with times, in ms since it began."""
+    """An exemplar with times in ms since its begin."""
     start = one.span.began_ns
     found = [
         StackTime(start + began * MS, start + ended * MS, part, stack(*names))

@@ -1,4 +1,4 @@
-"""Reports of samples, whole outputs."""
+"""Reports of samples, compared as a whole."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rendered(name: str, profile: Profile, folding: Folding | None = None) -> str
 
 
 def test_labels_of_another_release() -> None:
-    """Only a path is made short, and all of it."""
+    """Only paths are shortened, without all of their directories."""
     worker = RubyThread(1, 2, 3, "redis://one/0")
     folded = fold(
         counted(sample("Integer#/", "<main>@/my app/v 1/shop.rb:3", thread=worker)),

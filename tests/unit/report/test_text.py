@@ -1,4 +1,4 @@
-"""Hostile texts, escaped, quoted, measured and cut."""
+"""Hostile strings are escaped, quoted, measured, and cut."""
 
 from __future__ import annotations
 

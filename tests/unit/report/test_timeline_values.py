@@ -21,7 +21,7 @@ INNER: Values = (("x", "\x1b[1m\0\u202e"),)
 
 
 def calls() -> list[ReportedCall]:
-    """One with values in one without in one with, and one behind it."""
+    """Nested calls with, without, and with values, and a later call."""
     stack = CallStack(3, 70)
     happened: list[tuple[CallEventKind, int, int, Values]] = [
         (CallEventKind.ENTERED, 0, 2_000, OUTER),

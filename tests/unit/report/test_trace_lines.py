@@ -102,7 +102,7 @@ def test_line_of_a_span() -> None:
 
 
 def test_integers_named_ns_are_times() -> None:
-    """So they are in filters, where ``queued > 25ms`` says the same."""
+    """Filters use the same units: ``queued > 25ms``."""
     queued = Operand("queued_ns", OperandType.INTEGER)
     probe = replace(
         CHECKOUT, operands=(queued, replace(queued, type=OperandType.FLOAT))

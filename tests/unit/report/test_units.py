@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers in readable units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process of each Ruby, for all tests that only look."""
+"""One process of each Ruby, for all tests that only read it."""
 
 from __future__ import annotations
 

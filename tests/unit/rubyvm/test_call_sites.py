@@ -58,7 +58,7 @@ def nodes(vm: RubyVM) -> tuple[list[FrameNode], tuple[int, ...]]:
 
 
 def calls(found: list[FrameNode]) -> list[tuple[FrameNode, FrameNode]]:
-    """Ruby frames that are in a call with a block, each with that block's frame."""
+    """Yield Ruby frames in a call with a block, each with the block's frame."""
     pairs = []
     for index, block in enumerate(found):
         if block.iseq is not None and block.iseq.kind == IseqKind.BLOCK:

@@ -127,7 +127,7 @@ def test_a_frame_that_changed_once_is_the_one_before(
 
 
 def test_a_frame_that_lasts_is_known_whatever_follows(changing: Changing) -> None:
-    """Two probes show it, and the frame pointer between them."""
+    """Two probes and the frame pointer between them prove it."""
     changing.replace(0, FRAMES[2::2])
     assert changing.shown() == (changing.frames, SampleFlags.CLEAN)
 

@@ -1,4 +1,4 @@
-"""DWARF by the words of the tables: real headers, every form of it, and lies."""
+"""Offsets from DWARF: of real headers, in every form, and from malformed data."""
 
 from __future__ import annotations
 
@@ -427,7 +427,7 @@ def look_at_bytes(data: bytes, path: Path) -> FromDwarf | None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_dwarf_at_random(library: Path, seed: int) -> None:
-    """Garbage gives no answer, or one with offsets that could be."""
+    """Garbage gives no result, or plausible offsets."""
     rng = random.Random(seed)
     data = bytearray(library.read_bytes())
     for offset, size in sections(library):
@@ -457,7 +457,7 @@ def test_sections_of_dwarf_that_were_cut(library: Path) -> None:
 def test_a_reader_that_does_not_end_is_ended(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A limit on CPU, and one by the clock."""
+    """The worker has a limit on CPU time and on elapsed time."""
     worker = tmp_path / "dwarf.py"
     (tmp_path / "worker.py").write_text("import time\ntime.sleep(100)\n")
     monkeypatch.setattr(dwarf, "__file__", str(worker))

@@ -1,4 +1,4 @@
-"""Nodes of frames go at once, without the collector: millions come and go."""
+"""Nodes of frames are freed at once, without Python's collector."""
 
 from __future__ import annotations
 

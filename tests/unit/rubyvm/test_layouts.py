@@ -1,4 +1,4 @@
-"""Every table: whole, in the words of its version, and as it was measured."""
+"""Every table is complete and equals the measured offsets of its version."""
 
 from __future__ import annotations
 

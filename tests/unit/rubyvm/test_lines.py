@@ -1,4 +1,4 @@
-"""Line tables, made here as CRuby's iseq.c lays them out, and as a liar would."""
+"""Line tables, as CRuby's iseq.c lays them out, and malformed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENTRIES, POSITIONS, INDEX = 0x10000, 0x200000, 0x400000
 
 
 class Bytes:
-    """Memory of a few places."""
+    """Memory with a few places."""
 
     def __init__(self, places: dict[int, bytes]) -> None:
         self.places = places

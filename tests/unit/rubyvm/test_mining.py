@@ -1,4 +1,4 @@
-"""Facts read from the code of a Ruby, as compilers write it, and as a liar does."""
+"""Offsets read from the code of a Ruby, as compilers write it, and malformed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_unoptimized_code_offers_nothing_wrong(tmp_path: Path) -> None:
 
 @dataclass
 class Hostile:
-    """Any bytes for the code of each function."""
+    """Functions with random bytes as their code."""
 
     data: bytes
     size: int
@@ -108,7 +108,7 @@ class Hostile:
 
 
 def test_any_bytes() -> None:
-    """Hostile code costs nothing but an answer that is wrong."""
+    """Hostile code causes at most a wrong answer."""
     chance = random.Random(1)
     opcodes = b"\x48\x8b\x0f\xb6\x05\x80\x40\xc0\xe8"
     for _ in range(2_000):

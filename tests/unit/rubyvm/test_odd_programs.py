@@ -1,4 +1,4 @@
-"""Programs that say odd paths, labels and lines: they are read, and so are named."""
+"""Programs with odd paths, labels, and lines, which are read and named."""
 
 from __future__ import annotations
 

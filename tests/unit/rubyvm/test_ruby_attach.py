@@ -101,7 +101,7 @@ def test_what_it_is(ruby: Process) -> None:
 
 @each_ruby
 def test_the_roots(ruby: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pointer's symbol and the code tell the same VM; known IDs resolve."""
+    """The pointer's symbol and the code give the same VM, and known IDs resolve."""
     memory = ProcessMemory(ruby.pid)
     with closing(find_ruby(ruby)) as found:
         first = roots.find_vm(memory, found)
@@ -115,7 +115,7 @@ def test_the_roots(ruby: Process, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Empty:
-    """A process's memory in which one word is still zero, or is not there at all."""
+    """A process's memory in which one word is still zero, or is missing."""
 
     def __init__(self, pid: int, address: int, is_there: bool = True) -> None:
         self._memory = ProcessMemory(pid)
@@ -311,7 +311,7 @@ def knows_no_4_0(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_attach(pid: int, is_read: bool) -> None:
-    """Attach, which gives notes, or is refused because of ZJIT."""
+    """Attach and return notes, or be refused because of ZJIT."""
     with Process(pid) as process:
         if is_read:
             assert attach(process).notes
@@ -574,7 +574,7 @@ def test_other_namespaces(started: Start, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [["-no-pie"], ["-pie", "-fPIE"], ["-pie", "-fPIC"]])
 def test_linked_statically(started: Start, tmp_path: Path, flags: list[str]) -> None:
-    """A program that has the VM within: its hidden pointer is in its code alone."""
+    """A program that contains the VM. Only its code has the hidden pointer."""
     source = tmp_path / "ruby.c"
     source.write_text(STATIC)
     words = [

@@ -15,7 +15,7 @@ OLD = 0x1000
 
 
 class Threads:
-    """A memory with the bases of three threads; they have OLD on their stacks, too.
+    """Memory with the bases of three threads, which also have OLD on their stacks.
 
     gone_on: those that run another context by now
     """

@@ -77,7 +77,7 @@ class Waiting:
     roots: Roots
 
     def stacks(self, layout: Layout) -> list[tuple[Frame, ...]] | None:
-        """Return the stacks of all threads by address, None where one is not clean."""
+        """Return the stacks of all threads by address; None if a stack is not clean."""
         vm = RubyVM(
             self.memory, layout, self.roots.vm, self.roots.symbols, lambda _: True
         )
@@ -174,7 +174,7 @@ def test_machine_code_stands_in_for_what_memory_contradicts(
     [("cfp_size", 0), ("cfp_size", 60), ("line_size", 0), ("line_size", 6)],
 )
 def test_sizes_that_are_none(name: str, size: str, wrong: int) -> None:
-    """A saved layout may have them; it is not even read with then."""
+    """A saved layout with such offsets is refused before anything is read."""
     image = replay(name)
     offsets = replace(image.layout.offsets, **{size: wrong})
     layout = replace(image.layout, offsets=offsets)
