@@ -90,7 +90,7 @@ def test_none(tmp_path: Path) -> None:
 def test_no_process_listens(tmp_path: Path) -> None:
     with (
         listening(tmp_path, "server.close()") as process,
-        pytest.raises(NoAgent, match="nobody is listening"),
+        pytest.raises(NoAgent, match="no process is listening"),
     ):
         connect(process)
 

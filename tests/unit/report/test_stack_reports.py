@@ -60,7 +60,7 @@ def rendered(name: str, profile: Profile, folding: Folding | None = None) -> str
 
 
 def test_labels_of_another_release() -> None:
-    """Only paths are shortened, without all of their directories."""
+    """Only paths lose their directories."""
     worker = RubyThread(1, 2, 3, "redis://one/0")
     folded = fold(
         counted(sample("Integer#/", "<main>@/my app/v 1/shop.rb:3", thread=worker)),

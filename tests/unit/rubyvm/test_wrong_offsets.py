@@ -180,4 +180,4 @@ def test_sizes_that_are_none(name: str, size: str, wrong: int) -> None:
     layout = replace(image.layout, offsets=offsets)
     found = contradiction(image.memory, layout, Roots(image.vm, image.symbols))
     assert found is not None
-    assert (found.check, found.reason) == ("sizes", f"{size} is no size")
+    assert (found.check, found.reason) == ("sizes", f"{size} is not a valid size")

@@ -365,7 +365,7 @@ def _connect(path: str, seconds: float, reasons: list[str]) -> socket.socket | N
     except FileNotFoundError:
         pass
     except ConnectionRefusedError:
-        reasons.append("its socket exists, but nobody is listening")
+        reasons.append("its socket exists, but no process is listening")
     except BlockingIOError:
         reasons.append("its socket refuses connections; too many are waiting")
     except PermissionError:

@@ -177,7 +177,7 @@ class _Checks:
         if 0 <= address < _PAGE:
             raise _Unmade("a pointer is null")
         if not is_pointer(address & -8):
-            raise _Wrong(f"{address:#x} is no address")
+            raise _Wrong(f"{address:#x} is not an address")
         return read_word(self.memory, address)
 
     def at(self, structure: int, name: str) -> int:
@@ -204,7 +204,7 @@ class _Checks:
             self.used = set(names)
             is_array = whole > max(known) and not whole % unit
             aligned = not any(one % unit for one in known)
-            self.need(is_array and aligned, f"{size} is no size")
+            self.need(is_array and aligned, f"{size} is not a valid size")
 
     def main_thread(self) -> None:
         vm = self.roots.vm
@@ -313,7 +313,7 @@ class _Checks:
         place = self.place(objspace, "objspace_flags")
         self.need(is_pointer(objspace), "there is no object space")
         flags = int.from_bytes(self.memory.read(place, 4), "little")
-        self.need(flags < _FLAG_BITS, "the collector's flags are none")
+        self.need(flags < _FLAG_BITS, "the collector's flags are invalid")
 
     def symbols(self) -> None:
         if self.roots.symbols is None:

@@ -15,7 +15,7 @@ class Topic(Enum):
     """A comparison, and the failure rate from which on it is in doubt."""
 
     NAMES = ("methods have other names than their code", 0.25)
-    LINES = ("lines are not those of the source", 0.1)
+    LINES = ("lines differ from the source", 0.1)
     PATHS = ("paths are labels", 1.0)
 
     def __init__(self, failure: str, limit: float) -> None:

@@ -141,8 +141,8 @@ def dump(process: Process, options: DumpOptions | None = None) -> Dump:
     notes = [*attached.notes, *found.stacks.notes]
     if found.is_torn:
         notes.append(
-            "threads went on while they were read: what they wait for may be what they"
-            " did next; --pause holds them"
+            "threads continued while they were read, so that their waits may be later"
+            " than their stacks; --pause prevents this"
         )
     if pause is not None and pause.is_expired:
         notes.append(

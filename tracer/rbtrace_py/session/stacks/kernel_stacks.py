@@ -184,12 +184,12 @@ class KernelStacks(Closing):
         if number := counters[Counter.NO_ROOM]:
             yield (
                 f"{number:,} samples failed: there is room for {MOST_STACKS:,}"
-                " different stacks a second"
+                " different stacks per second"
             )
         if number := counters[Counter.LOST]:
             yield f"{number:,} samples failed: the buffer was full"
         if number := counters[Counter.UNREADABLE]:
-            yield f"{number:,} samples failed: memory of their stacks was not there"
+            yield f"{number:,} samples failed: memory of their stacks was missing"
         if number := counters[Counter.UNKNOWN_THREAD]:
             yield f"{number:,} samples failed: their threads were not known yet"
         if number := counters[Counter.NO_KERNEL_STACK]:
@@ -207,9 +207,9 @@ class KernelStacks(Closing):
         if self._weighing is not Weighing.EVENTS:
             return
         if number := counters[Counter.NO_RUBY]:
-            yield f"{number:,} events came from threads that run no Ruby"
+            yield f"{number:,} events came from threads that do not run Ruby"
         if number := counters[Counter.NEGATIVE]:
-            why = "their weight was negative, too large, or not there"
+            why = "their weight was negative, too large, or missing"
             yield f"{number:,} events failed: {why}"
         if number := counters[Counter.IN_USE]:
             yield f"{number:,} events failed: too many at once on one CPU"
