@@ -73,7 +73,7 @@ def test_offsets_as_the_compiler_has_them(compiled: tuple[bytes, list[str]]) -> 
     assert btf.size("tree") == int(lines[-1][0])
 
 
-def test_what_has_no_offset(compiled: tuple[bytes, list[str]]) -> None:
+def test_paths_without_an_offset(compiled: tuple[bytes, list[str]]) -> None:
     btf = Btf(compiled[0])
     assert btf.offsets(
         ["tree.none", "none.a", "tree", "", ".", "tree.next.a", "tree.a.a", "tree.more"]
@@ -123,7 +123,7 @@ def test_truncated(compiled: tuple[bytes, list[str]]) -> None:
     for length in range(0, len(data), 7):
         with pytest.raises(NoBtf):
             Btf(data[:length])
-    with pytest.raises(NoBtf, match="not BTF"):
+    with pytest.raises(NoBtf, match="wrong magic number"):
         Btf(data[1:])
 
 
