@@ -289,6 +289,16 @@ def test_a_debug_file_that_is_not_the_one_linked(library: Path, tmp_path: Path) 
     assert look(library, Path("/")) is None
 
 
+def test_a_linked_debug_file_with_another_build_id(
+    compile_ruby: Compile, library: Path, tmp_path: Path
+) -> None:
+    debug = tmp_path / "libruby.debug"
+    shutil.copy(compile_ruby("-g3", "-O2"), debug)
+    run(["strip", str(library)], tmp_path)
+    link(library, debug)
+    assert look(library, Path("/")) is None
+
+
 def test_links_do_not_lead_out_of_the_root(library: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     debug = split(library, of_build_id(tmp_path / "outside", library))

@@ -77,7 +77,7 @@ def _separate(elf: ElfFile, path: bytes, roots: Iterable[bytes]) -> DebugFile | 
                 return found
         if link is not None:
             for place in _by_link(path, link.name):
-                found = _open(root, place, None, link.crc)
+                found = _open(root, place, identity, link.crc)
                 if found is not None:
                     return found
     return None
@@ -99,7 +99,10 @@ def _by_link(path: bytes, name: bytes) -> Iterator[bytes]:
 def _open(
     root: bytes, path: bytes, identity: bytes | None, crc: int | None
 ) -> DebugFile | None:
-    """Open a debug file if it has that build-id, or that CRC-32."""
+    """Open a debug file if it has that build-id and CRC-32, as far as they are known.
+
+    A file found by its name may lack a build-id.
+    """
     fd = _open_regular(root, path)
     if fd is None:
         return None
@@ -120,9 +123,10 @@ def _belongs(fd: int, identity: bytes | None, crc: int | None) -> bool:
     elf = ElfFile(fd)
     if not has_dwarf(elf):
         return False
-    if identity is not None:
-        return build_id(elf) == identity
-    return crc == _crc(fd, elf.size)
+    own = build_id(elf)
+    if own != identity and (crc is None or None not in (own, identity)):
+        return False
+    return crc is None or crc == _crc(fd, elf.size)
 
 
 def _open_regular(root: bytes, path: bytes) -> int | None:
