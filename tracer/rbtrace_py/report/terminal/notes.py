@@ -61,10 +61,10 @@ _SENTENCES: dict[str, tuple[str, str]] = {
     "silent": (
         "events of 1 process are missing: when a Ractor is garbage-collected,"
         " Ruby disables all hooks until they are set again, which happens every"
-        " 50 ms",
+        " 50 ms; and ZJIT of Ruby 4.1 creates most objects without an event",
         "events of {} processes are missing: when a Ractor is garbage-collected,"
         " Ruby disables all hooks until they are set again, which happens every"
-        " 50 ms",
+        " 50 ms; and ZJIT of Ruby 4.1 creates most objects without an event",
     ),
     "left_out": (
         "selected methods of 1 process are missing: they are more than 1,000, or"

@@ -209,6 +209,7 @@ def _from_probes(
     # In insns.def, newarray, newhash, and strings have their own probes.
     if "object" in names:
         note += "; object leaves out strings, arrays, and hashes from literals"
+        note += ", and objects that ZJIT creates"
     return EventSource(False, tuple(found), (note,))
 
 
