@@ -266,6 +266,20 @@ def test_segments_that_are_too_old_are_deleted(tmp_path: Path, make: Make) -> No
     assert segments_in(tmp_path) == [second]
 
 
+def test_a_folder_is_written_while_a_new_segment_begins(
+    tmp_path: Path, make: Make
+) -> None:
+    """A reader may have listed the segments just before."""
+    writer = make(keep_ns=1)
+    writer.tell(step(stack_of(0) + tree(2_000)), 0)
+    writer.tell(step(tree(3_000)), 10)
+    _, newest = segments_in(tmp_path)
+    newest.unlink()
+    assert CallsRecording(tmp_path).is_written
+    writer.close()
+    assert not CallsRecording(tmp_path).is_written
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     """A recorder may start in the same second, or after the clock was set back."""
     times = (5, 5, 5, 3, 3, 9)

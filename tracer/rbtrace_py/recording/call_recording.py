@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -44,7 +45,7 @@ from rbtrace_py.recording.call_scan import (
     scan,
     section_blocks,
 )
-from rbtrace_py.recording.call_segments import segments_in
+from rbtrace_py.recording.call_segments import is_written, segments_in
 from rbtrace_py.recording.call_writer import SWITCH_COLUMNS
 from rbtrace_py.recording.lookup_tables import TablesReader
 from rbtrace_py.recording.metadata import decode_losses
@@ -75,7 +76,8 @@ class CallsRecording:
         statistics: Number of calls that ended, and of lost events (``failed``).
             ``incomplete`` is set at the end, for the first incomplete file.
         is_complete: As in ``Recording``, for the last file.
-        is_written: As in ``Recording``, for the last file.
+        is_written: As in ``Recording``, for the last file; also True while a recorder
+            writes into the folder.
 
     Raises:
         BadRecording: It is not a recording, or rbtrace-py 0.2 made it.
@@ -91,7 +93,10 @@ class CallsRecording:
         for file in self._files:
             check_version(file.path, file.name or str(path))
         self.meta = self._files[0].recording.meta
-        self.is_written = self._files[-1].recording.is_written
+        self.is_written = self._files[-1].recording.is_written or (
+            # The recorder may have begun another file meanwhile.
+            os.path.isdir(path) and is_written(Path(path))
+        )
         self._forget()
 
     def _opened(self, path: Path) -> Iterator[_File]:

@@ -268,6 +268,18 @@ def _is_open(data: bytes, size: int) -> bool | None:
     return record[KIND_AT] not in _RETURNS or any(record[12:14])
 
 
+def is_written(folder: Path) -> bool:
+    """Return whether a recorder still writes into a folder: it holds its lock."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _locked(folder: Path) -> int:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
