@@ -20,6 +20,7 @@ import pytest
 import tally
 from test_instructions import LONGEST_RUN, SEED, Busy
 
+from rbtrace_py.linux import clocks
 from rbtrace_py.model.stacks import Frame, FrameKind, Sample
 from rbtrace_py.session.stacks.ruby_process import SamplingMode
 from rbtrace_py.session.stacks.sampling import Sampling
@@ -43,7 +44,7 @@ def test_switches(build: Build, root: None) -> None:
         closing(Targets.from_pids([process.pid])) as targets,
         Sampling(targets, OPTIONS) as sampling,
     ):
-        wall_offset = time.time_ns() - time.monotonic_ns()
+        wall_offset = clocks.wall_offset()
         passes = sampling_passes(sampling, samples.append)
         target = Busy(process)
         for _ in range(builds.stops(build)):

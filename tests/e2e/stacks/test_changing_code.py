@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import pytest
 
 from commands import Tracer
 from processes import TARGETS, Target, read_line
+from rbtrace_py.linux import clocks
 from rbtrace_py.model.stacks import Frame, Sample, SampleFlags
 from rbtrace_py.recording.sample_recording import Recording
 from ruby_builds import Build, each_build
@@ -92,7 +92,7 @@ def changing(build: Build, step: str, trace: TRACE, tmp_path: Path) -> Changes:
     options = ("--mode", "cpu", "--engine", "bpf", "-r", RATE, "-o", path)
     with closing(Target(*words)) as target:
         tracer = trace("record", target.ready.split()[1], *options)
-        wall_offset = time.time_ns() - time.monotonic_ns()
+        wall_offset = clocks.wall_offset()
         assert target.step(step) == "done"
         _, err, code = tracer.finish()
         assert code == 0, err

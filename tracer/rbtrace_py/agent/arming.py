@@ -29,6 +29,7 @@ from rbtrace_py.agent.shared import (
     TicksOf,
 )
 from rbtrace_py.errors import RbtraceError
+from rbtrace_py.linux.clocks import wall_offset
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import Process
 from rbtrace_py.model.calls import (
@@ -333,7 +334,7 @@ class Armed(Closing):
         self.scale = tick_scale(self.shared.header, pair)
         self.has_our_clock = self._process.namespace("time") == _own_time_namespace()
         if self.has_our_clock:
-            self.wall_offset = time.time_ns() - time.monotonic_ns()
+            self.wall_offset = wall_offset()
         else:
             self.wall_offset = (before + time.time_ns()) // 2 - pair.ns
 

@@ -18,6 +18,7 @@ from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.bpf.switch_records import SwitchRecords
 from rbtrace_py.errors import BpfError, RbtraceError
 from rbtrace_py.linux.btf import Btf, NoBtf
+from rbtrace_py.linux.clocks import wall_offset
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.process import (
     USE_HOST_PIDS,
@@ -66,7 +67,7 @@ class ContextSwitches(Closing):
                 pid namespace.
             NoBtf: The kernel's BTF is missing or lacks a field.
         """
-        self.wall_offset = time.time_ns() - time.monotonic_ns()
+        self.wall_offset = wall_offset()
         self._records = SwitchRecords(self.wall_offset)
         self._waiting: list[Switch] = []
         with ExitStack() as stack:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from rbtrace_py.bpf.ringbuf import RingBuffer
 from rbtrace_py.bpf.slots import EMPTY_SLOT, Slot, operand_value
 from rbtrace_py.bpf.tracked_pids import TrackedPids
 from rbtrace_py.errors import UsageError
+from rbtrace_py.linux.clocks import wall_offset
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.model.events import UNREADABLE, Event, RubyContext, Value
 from rbtrace_py.model.probes import MAX_SLOTS, Probe
@@ -43,7 +43,7 @@ class EventRecords(Closing):
         self._texts = 0
         self._engine: Engine | None = None
         self._ring: RingBuffer | None = None
-        self.wall_offset = time.time_ns() - time.monotonic_ns()
+        self.wall_offset = wall_offset()
 
     def plan(
         self, probes: Sequence[Probe], may_grow: bool, filter_: CompiledFilter | None

@@ -15,6 +15,7 @@ from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.bpf.stack_walker import MOST_STACKS, StackWalker
 from rbtrace_py.errors import BpfError, NoSuchTarget, UnknownRuby
 from rbtrace_py.linux.btf import Btf
+from rbtrace_py.linux.clocks import wall_offset
 from rbtrace_py.linux.closing import Closing
 from rbtrace_py.linux.kernel_frames import KernelFrames
 from rbtrace_py.linux.process import USE_HOST_PIDS, host_pid_namespace
@@ -154,7 +155,7 @@ class KernelStacks(Closing):
             options.least_ns,
             options.kernel_frames,
         )
-        self.wall_offset = time.time_ns() - time.monotonic_ns()
+        self.wall_offset = wall_offset()
         self._started = self._stopped = 0
 
     @property
