@@ -125,6 +125,8 @@ def test_the_timer_thread_is_not_paused(name: str, trace: TRACE, root: None) -> 
                 assert comes_true(lambda: timer_thread(process, ruby.data) is not None)
                 timer = timer_thread(process, ruby.data)
         tracer = trace("stacks", target.pid, "--pause", "-r", 200)
+        # It is recognized only while it waits, and may run during the first pauses.
+        assert target.target.step("go") == "done"
         paused = 0
         while paused < 100:
             paused += task_state(target.pid) == "t"

@@ -38,6 +38,10 @@ _SECONDS_BETWEEN_LISTS = 1.0
 _LISTING_SHARE = 0.1
 """Maximum share of time for lists that are read because threads start and end."""
 
+_TIMER_TRIES = 100
+"""Number of pauses before which to look for the timer thread. It is recognized only
+while it waits."""
+
 _YOUNG_SECONDS = 2.0
 """Seconds in which a process's Ruby may not be fully initialized."""
 
@@ -114,8 +118,8 @@ class RubyProcess(Closing):
         self._sleep_when_read: dict[int, tuple[int, bytes] | None] = {}  # by address
         self._has_moving = False
         self._listing: list[int] = []
-        self._listed_ns = self._listing_ns = self._timer_sought_ns = 0
-        self._timer = 0
+        self._listed_ns = self._listing_ns = 0
+        self._timer = self._timer_tries = 0
         self._checked_ns = time.monotonic_ns()
         self._failed = self._lost = self._read = 0
         self.refresh()
@@ -140,6 +144,8 @@ class RubyProcess(Closing):
             or listing != self._listing
             or since >= _SECONDS_BETWEEN_LISTS * 1e9
         ):
+            if listing != self._listing:
+                self._timer_tries = 0
             self._listing = listing
             self._tids.take(listing)
             ended = self._last_by_tid.keys() - listing
@@ -360,12 +366,12 @@ class RubyProcess(Closing):
 
         If it were paused 100 times per second, no thread would ever lose the GVL.
         """
-        if self._timer_sought_ns != self._listed_ns:
-            self._timer_sought_ns = self._listed_ns
-            found = timer_thread(self.process, self._attached.data)
-            if found is not None:
-                self._timer = found
-        return {self._timer} if self._timer in self._listing else set()
+        if self._timer not in self._listing:
+            self._timer = 0
+            if self._timer_tries < _TIMER_TRIES:  # it may run at the moment
+                self._timer_tries += 1
+                self._timer = timer_thread(self.process, self._attached.data) or 0
+        return {self._timer} if self._timer else set()
 
     def _new_stacks(self, some: list[_Known]) -> list[Walked | None]:
         """Return stacks; read those that may have changed since the last pass."""
