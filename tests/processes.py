@@ -105,8 +105,11 @@ def run_time(pid: int) -> int:
 
     Ended threads are not included.
     """
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks)
+    ran = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            ran += int(task.read_text().split()[0])
+    return ran
 
 
 @contextlib.contextmanager

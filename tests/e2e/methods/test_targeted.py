@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 import rubies
 from commands import Tracer, answer, by_key, run
-from processes import TIMEOUT, Target, comes_true, read_line, times
+from processes import TIMEOUT, Target, comes_true, read_line, run_time, times
 from rbtrace_py.agent.arming import Armed, ArmRequest
 from rbtrace_py.agent.shared import HookMode
 from rbtrace_py.aggregate.calls import CallEventKind
@@ -303,11 +304,16 @@ def test_a_kill_at_any_moment(
     evaluated(
         target, "class Many; 900.times { |n| class_eval %(def run#{n}; end) }; end"
     )
+    tracer = trace("latency", each.pid, "method", *words)
+    until_armed = run_time(tracer.process.pid)
+    assert tracer.finish()[2] == 0
     chance = random.Random(14)
     end = time.monotonic() + times(60)
     while time.monotonic() < end:
         tracer = trace("latency", each.pid, "method", *words, waits=False)
-        time.sleep(chance.uniform(0, 0.4))  # any moment of the run must be safe
+        # Any moment of its CPU time must be safe, also once it is armed and waits.
+        moment = chance.uniform(0, 1.1) * until_armed
+        comes_true(partial(has_run, tracer.process.pid, moment), timeout=1)
         tracer.process.kill()
         tracer.process.wait(TIMEOUT)
         assert comes_true(lambda: not is_hooked(target))
@@ -315,6 +321,10 @@ def test_a_kill_at_any_moment(
     assert evaluated(target, f"[{ENABLED}.size, {HOOKS}]") == events
     assert tracer.finish()[2] == 0
     assert not is_hooked(target)
+
+
+def has_run(pid: int, ns: float) -> bool:
+    return run_time(pid) >= ns
 
 
 def is_hooked(target: Target) -> bool:

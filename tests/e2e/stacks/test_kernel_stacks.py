@@ -110,8 +110,8 @@ def test_frames_beside_pages_that_were_not_written(build: Build, trace: TRACE) -
 def test_threads_that_just_started(build: Build) -> None:
     """A thread without a frame has no Ruby stack. It is not counted as lost.
 
-    Ruby 4.0 starts so many threads that there is no room for some stacks. Each such
-    sample is counted as lost once.
+    Ruby 4.0 starts so many threads that some stacks exceed the room for them. Each
+    such sample is counted as lost once.
     """
     program = (
         "puts 'ready'; $stdout.flush;"

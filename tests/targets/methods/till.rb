@@ -3,8 +3,8 @@
 # A till with a known workload, which can begin once it is traced.
 #
 # The 20 orders are ten teas, six coffees, and four cakes. Cake is declined: its spans
-# raise. A line of input starts it: "now", "traced" (once a probe is), "armed" (once the
-# agent's hook is), or "listened" (once a TracePoint is enabled). "exit" ends it.
+# raise. Input starts it: "now", "traced" (when a probe is traced), "armed" (when the hook
+# is armed), or "listened" (when a TracePoint is enabled). "exit" ends it.
 $LOAD_PATH.unshift File.expand_path("../../../ruby/lib", __dir__)
 require "tracepoint"
 require "tracepoint/agent" unless ARGV.include?("bare")

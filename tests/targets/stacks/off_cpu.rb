@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # Waits of known lengths, each in its own thread and method. "waits SECONDS": all threads
-# wait for one that sleeps. "fight SECONDS": two threads compete for the GVL; "crowd
+# wait for a sleeping thread. "fight SECONDS": two threads compete for the GVL; "crowd
 # SECONDS": twenty. Each thread answers "NAME NS CPU_NS READY_NS STOLEN_NS": its time by its
 # own clocks, its wait for a CPU by the kernel's, and the time that a hypervisor took from
 # all CPUs meanwhile. "done" follows. A competing thread may lose the CPU at any moment,

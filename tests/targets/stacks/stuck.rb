@@ -171,7 +171,7 @@ module Hangs
     [thread("child") { Process.wait($child) }]
   end
 
-  # A thread that reads a child's output, and one that fills the pipe to a child's input.
+  # One thread reads a child's output. Another fills the pipe to a child's input.
   def output
     $output = IO.popen(["sleep", "1001"])
     [thread("output") { $output.read }]

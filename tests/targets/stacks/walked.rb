@@ -3,9 +3,9 @@
 # Uses the CPU in known ways, for stacks that the kernel walks. Each line of input is a verb
 # and numbers; the answer at its end is "done". SECONDS are CPU time.
 #
-#   deep FRAMES SECONDS      burns at that depth
-#   children NUMBER SECONDS  forks children, one after the other; each burns and ends
-#   threads NUMBER SECONDS   starts threads, one after the other; each burns and ends
+#   deep FRAMES SECONDS      burns at this depth
+#   children NUMBER SECONDS  forks children in sequence; each burns and ends
+#   threads NUMBER SECONDS   starts threads in sequence; each burns and ends
 #   fibers NUMBER SECONDS    the same with fibers
 #   gc SECONDS               collects little garbage among many live objects
 #   litter SECONDS           collects much garbage

@@ -75,8 +75,8 @@ def places_of(name: str) -> Places:
 class Image:
     """Memory of ``runs``. It counts reads and bytes.
 
-    ``elsewhere`` returns the word at an address outside of the runs; if it is None,
-    this memory is missing. ``places`` are the words that can be damaged.
+    ``elsewhere`` returns the word at an address outside the runs. None makes reads
+    there fail. ``places`` are the words that can be damaged.
     """
 
     def __init__(

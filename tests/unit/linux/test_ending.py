@@ -26,8 +26,8 @@ def live():
 threading.Thread(target=live).start()
 ctypes.CDLL(None).syscall(int(sys.argv[1]), 0)
 """
-"""The first thread ends without the others. /proc shows such a process like one that
-is about to end."""
+"""The first thread ends before the others. Such a process looks in /proc as if it
+were about to end."""
 
 
 @pytest.fixture

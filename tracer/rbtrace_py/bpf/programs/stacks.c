@@ -280,7 +280,8 @@ static __always_inline bool take_jit_frames(struct ruby *ruby, struct scratch *s
 /*
  * Read the control frames. A JIT does not write pc and sp of a frame that it pushes, nor
  * ZJIT of Ruby 4.1 the iseq of a frame with a JITFrame. If these are the last words of a
- * page that nothing was written to, the page does not exist. Then put 0 in their place.
+ * page, and the rest of the page was never written, the page does not exist. Then put 0
+ * in their place.
  */
 static __always_inline bool read_frames(struct ruby *ruby, struct scratch *scratch,
                                         u64 cfp, u64 size, u64 jit) {
