@@ -10,6 +10,7 @@ from rbtrace_py.aggregate import stacks
 from rbtrace_py.aggregate.sampling import Statistics
 from rbtrace_py.aggregate.stacks import OTHER, Row, StackCounts
 from rbtrace_py.aggregate.stacktree import StackTree
+from rbtrace_py.errors import TOO_MUCH_LOST, loss_exit_code
 from rbtrace_py.model.stacks import RubyThread, SampleFlags, ThreadState
 from sample_makers import MAIN, OTHER_PROCESS, WORKER, frame, sample, shop
 
@@ -180,7 +181,8 @@ def test_statistics() -> None:
     assert (own.samples, own.clean, own.trimmed, own.truncated) == (40, 25, 5, 10)
     own.started_ns, own.ended_ns, own.rounds, own.failed = 0, 2 * 10**9, 150, 10
     assert own.achieved_rate == 75
-    assert own.loss == 0.2
+    codes = [loss_exit_code(own.samples, own.failed, most) for most in (20, 19.9)]
+    assert codes == [0, TOO_MUCH_LOST]
     own.rounds = 318
     assert own.achieved_rate == 100
 

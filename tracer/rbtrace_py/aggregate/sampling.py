@@ -123,12 +123,6 @@ class Statistics:
         return min(achieved, self.rate) if self.rate else achieved
 
     @property
-    def loss(self) -> float:
-        """The fraction of samples that failed, from 0 to 1."""
-        tried = self.samples + self.failed
-        return self.failed / tried if tried else 0.0
-
-    @property
     def is_useless(self) -> bool:
         """True if more is missing than the recording has, or an unknown amount."""
         return self.incomplete is not None or self.deleted > self.samples
