@@ -45,10 +45,10 @@ class FallbackTest < Minitest::Test
   # A checkout without a built extension warns once, with instructions to build it.
   def test_missing_extension
     without_extension do |dir, lib|
-      rakefile = File.join(dir, "gem/Rakefile")
-      FileUtils.mkdir_p(File.dirname(rakefile))
-      FileUtils.touch(rakefile)
-      remedy = "`rake -f #{rakefile} compile` builds it for this Ruby"
+      script = File.join(dir, "ext/libstapsdt/ruby/build.rb")
+      FileUtils.mkdir_p(File.dirname(script))
+      FileUtils.touch(script)
+      remedy = "`#{RbConfig.ruby} #{script}` builds it"
       [[], ["-w"]].each { |options| assert_warns(/cannot load such file -- .+; #{Regexp.escape(remedy)}/, lib, *options) }
       assert_equal ABSENT, load_from(lib, "-W0")
       assert_equal ABSENT, load_from(lib, "-w", env: OFF)

@@ -26,8 +26,9 @@ module Tracepoint
     end
 
     def remedy
-      rakefile = File.expand_path("../../../gem/Rakefile", __dir__)
-      return "`rake -f #{rakefile} compile` builds it for this Ruby" if File.exist?(rakefile)
+      # Rake is not part of each Ruby, and `rake` in the PATH may be another Ruby's.
+      script = File.expand_path("../../../ext/libstapsdt/ruby/build.rb", __dir__)
+      return "`#{RbConfig.ruby} #{script}` builds it" if File.exist?(script)
 
       "`gem pristine tracepoint-usdt` builds it, given a C compiler, make and Ruby's headers"
     end

@@ -20,7 +20,7 @@ def command(targets: Targets, words: tuple[str, ...], options: m.TableOptions) -
     Counting happens in the kernel, without losses at any rate.
 
     The agent's hook inside the process counts method (calls), object (allocations),
-    raise (exceptions) and gc (collections), --by class, method or pid. Without the
+    raise (exceptions) and gc (GC pauses), --by class, method or pid. Without the
     agent, all but method come from Ruby's built-in probes, if it has them.
 
     \b
